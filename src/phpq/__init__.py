@@ -1,0 +1,47 @@
+"""Fine-grained image search in a few bytes per image.
+
+    import phpq
+    model = phpq.train("birds/", bits=32)         # or phpq.load("runs/birds-32")
+    print(phpq.evaluate(model, "birds/").codes.map_percent)
+    codes = model.encode(["a.jpg", "b.jpg"])      # (2, 4) uint8
+
+The names are loaded when they are first used: `import phpq` alone imports neither torch nor numpy.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+from phpq._version import __version__ as __version__
+
+if TYPE_CHECKING:
+    from phpq.api import evaluate, train
+    from phpq.config import RunConfig
+    from phpq.data import open_dataset
+    from phpq.errors import PhpqError
+    from phpq.model import Model, load
+
+__all__ = ["Model", "PhpqError", "RunConfig", "evaluate", "load", "open_dataset", "train"]
+
+_HOMES = {
+    "Model": "phpq.model",
+    "PhpqError": "phpq.errors",
+    "RunConfig": "phpq.config",
+    "evaluate": "phpq.api",
+    "load": "phpq.model",
+    "open_dataset": "phpq.data",
+    "train": "phpq.api",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module 'phpq' has no attribute {name!r}")
+    value = getattr(importlib.import_module(_HOMES[name]), name)
+    globals()[name] = value  # the next access is a plain one
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})
