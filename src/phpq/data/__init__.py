@@ -1,0 +1,37 @@
+"""Labelled images from folders, tables, benchmarks or the drawing board, and their pixels."""
+
+from phpq.data.decode import (
+    DecodedImages,
+    FileReader,
+    SkippedImage,
+    decode_all,
+    decode_square,
+    read_image,
+    to_square,
+)
+from phpq.data.download import download
+from phpq.data.images import Dataset, ImageReader, LabelledImages, hold_out
+from phpq.data.sources import data_home, open_dataset
+from phpq.data.synthetic import MarkBox, mark_boxes, mark_mask, plumage, write_plumage
+
+__all__ = [
+    "Dataset",
+    "DecodedImages",
+    "FileReader",
+    "ImageReader",
+    "LabelledImages",
+    "MarkBox",
+    "SkippedImage",
+    "data_home",
+    "decode_all",
+    "decode_square",
+    "download",
+    "hold_out",
+    "mark_boxes",
+    "mark_mask",
+    "open_dataset",
+    "plumage",
+    "read_image",
+    "to_square",
+    "write_plumage",
+]

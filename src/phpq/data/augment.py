@@ -1,0 +1,117 @@
+"""Stored squares to what the network sees, in torch, on whatever device the pixels are.
+
+Training: random resized crop, mirror and colour, from parameters drawn beforehand, so that a batch
+is a pure function of (pixels, parameters). Encoding: the fixed centre view; no randomness anywhere.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from numpy.typing import NDArray
+from torch import Tensor
+
+from phpq.config import DataConfig
+
+PARAMETERS = 8  # centre x, centre y, width, height, mirror, brightness, contrast, saturation
+
+
+def draw_augmentations(
+    generator: np.random.Generator, count: int, config: DataConfig
+) -> NDArray[np.float32]:
+    """Draw the parameters of `count` training crops.
+
+    Args:
+        generator: The only source of randomness.
+        count: How many.
+        config: Crop scale and ratio, mirror, jitter.
+
+    Returns:
+        (count, 8) float32: crop centre x, y and size w, h as shares of the side; mirror +1 or -1;
+        factors of brightness, contrast and saturation.
+    """
+    width, height = _draw_crop_sizes(generator, count, config)
+    centre_x = generator.uniform(width / 2, 1 - width / 2)
+    centre_y = generator.uniform(height / 2, 1 - height / 2)
+    mirror = np.where(generator.random(count) < 0.5, -1.0, 1.0) if config.flip else np.ones(count)
+    colour = generator.uniform(1 - config.jitter, 1 + config.jitter, (3, count))
+    drawn = np.stack([centre_x, centre_y, width, height, mirror, *colour], axis=1)
+    return drawn.astype(np.float32)
+
+
+def _draw_crop_sizes(
+    generator: np.random.Generator, count: int, config: DataConfig
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Draw area and aspect until the crop fits (ten times, as torchvision does), then clip."""
+    limit = np.log(config.crop_ratio)
+    width = np.full(count, np.inf)
+    height = np.full(count, np.inf)
+    for _ in range(10):
+        again = (width > 1) | (height > 1)
+        area = generator.uniform(config.crop_scale, 1, count)
+        ratio = np.exp(generator.uniform(-limit, limit, count))
+        width = np.where(again, np.sqrt(area * ratio), width)
+        height = np.where(again, np.sqrt(area / ratio), height)
+    return np.minimum(width, 1), np.minimum(height, 1)
+
+
+@dataclass(frozen=True, slots=True)
+class Views:
+    """Turns stored squares into training and encoding views as the config says."""
+
+    config: DataConfig
+
+    def train(self, pixels: Tensor, parameters: Tensor) -> Tensor:
+        """Crop, mirror and colour stored squares.
+
+        Args:
+            pixels: (B, 3, S, S) uint8.
+            parameters: (B, 8) float32 of `draw_augmentations`, on the same device.
+
+        Returns:
+            (B, 3, crop_size, crop_size) float32 in [0, 1].
+        """
+        x, y, width, height, mirror = parameters[:, :5].unbind(1)
+        zero = torch.zeros_like(x)
+        # Output corners [-1, 1] map to the crop box in the same units; mirror turns x around.
+        theta = torch.stack(
+            [
+                torch.stack([width * mirror, zero, 2 * x - 1], 1),
+                torch.stack([zero, height, 2 * y - 1], 1),
+            ],
+            1,
+        )
+        size = self.config.crop_size
+        grid = F.affine_grid(theta, [len(pixels), 3, size, size], align_corners=False)
+        images = F.grid_sample(
+            pixels.float() / 255, grid, padding_mode="border", align_corners=False
+        )
+        return _colour(images, parameters[:, 5:]) if self.config.jitter else images
+
+    def encode(self, pixels: Tensor) -> Tensor:
+        """Take the fixed centre view of stored squares: (B, 3, E, E) float32 in [0, 1]."""
+        side = pixels.shape[-1]
+        kept = max(1, round(side * self.config.eval_crop))
+        start = (side - kept) // 2
+        images = pixels[..., start : start + kept, start : start + kept].float() / 255
+        size = self.config.eval_size
+        if kept == size:
+            return images
+        return F.interpolate(
+            images, size=(size, size), mode="bilinear", align_corners=False, antialias=True
+        ).clamp(0, 1)
+
+
+def _colour(images: Tensor, factors: Tensor) -> Tensor:
+    """Scale brightness, contrast about the mean, and saturation about the grey image."""
+    brightness, contrast, saturation = (f.view(-1, 1, 1, 1) for f in factors.unbind(1))
+    images = images * brightness
+    mean = images.mean(dim=(1, 2, 3), keepdim=True)
+    images = mean + (images - mean) * contrast
+    # Spelt out: a tensor of weights would be a copy to the device, which a CUDA graph cannot hold.
+    red, green, blue = images[:, 0:1], images[:, 1:2], images[:, 2:3]
+    grey = 0.299 * red + 0.587 * green + 0.114 * blue
+    return (grey + (images - grey) * saturation).clamp(0, 1)

@@ -1,0 +1,348 @@
+"""Image files in, uint8 squares out; an image that cannot be read is named with the reason.
+
+`read_image` and `decode_square` take one image, `decode_all` a whole set, in parallel and cached.
+"""
+
+from __future__ import annotations
+
+import io
+import os
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import BinaryIO, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image, ImageOps, UnidentifiedImageError
+
+from phpq.config import DataConfig
+from phpq.data.images import LabelledImages
+from phpq.data.pixel_cache import StoredPixels, find_entry
+from phpq.data.split import named
+from phpq.errors import BadImageError, DataError
+
+MAX_PIXELS = DataConfig().max_pixels
+_EXTENSIONS = "avif bmp gif jpe jpeg jpg jp2 pbm pgm png pnm ppm tga tif tiff webp"
+IMAGE_EXTENSIONS = frozenset(f".{extension}" for extension in _EXTENSIONS.split())
+
+# Pillow's pixel limit is a module global; the lock keeps two of our threads from restoring it
+# in the wrong order. It is held while a header is parsed, not while pixels are decoded.
+_LIMIT_LOCK = threading.Lock()
+
+
+@dataclass(frozen=True, slots=True)
+class FileReader:
+    """Opens image files by position.
+
+    Attributes:
+        root: The folder that the names are relative to.
+        names: N relative paths with slashes.
+    """
+
+    root: Path
+    names: tuple[str, ...]
+
+    def path(self, index: int) -> Path:
+        """Return the file of image `index`."""
+        return self.root / self.names[index]
+
+    def read(self, index: int) -> Image.Image:
+        """Return image `index` in mode RGB."""
+        return read_image(self.path(index))
+
+
+def read_image(
+    source: Path | bytes, *, name: str | None = None, max_pixels: int = MAX_PIXELS, draft: int = 0
+) -> Image.Image:
+    """Decode one image of any common format and mode.
+
+    The EXIF orientation is applied, transparency is laid over white, 16-bit and float images are
+    scaled to 8 bits, and the first frame of an animation is taken.
+
+    Args:
+        source: A file, or the bytes of one.
+        name: What an error calls it; by default the path.
+        max_pixels: An image with more is refused from its header, before it is decoded.
+        draft: > 0: a JPEG may be decoded at a reduced size, as long as both sides keep at least
+            this many pixels.
+
+    Returns:
+        An image in mode RGB.
+
+    Raises:
+        BadImageError: If it is missing, empty, truncated, too large or not an image.
+    """
+    name = name or (str(source) if isinstance(source, Path) else "uploaded image")
+    with _open_bytes(source, name) as stream:
+        return _decode(stream, name, max_pixels, draft)
+
+
+def to_square(
+    image: Image.Image, size: int, fit: Literal["squash", "crop"] = "squash"
+) -> NDArray[np.uint8]:
+    """Resize to a square with antialiasing.
+
+    Args:
+        image: Mode RGB, any size.
+        size: Side of the square in pixels.
+        fit: "squash" ignores the aspect ratio; "crop" keeps the square at the centre.
+
+    Returns:
+        (3, size, size) uint8, C-contiguous.
+    """
+    width, height = image.size
+    side = min(width, height)
+    left, top = (width - side) / 2, (height - side) / 2
+    box = (left, top, left + side, top + side) if fit == "crop" else (0, 0, width, height)
+    if image.size != (size, size):
+        image = image.resize((size, size), Image.Resampling.BICUBIC, box=box, reducing_gap=3.0)
+    return np.ascontiguousarray(np.asarray(image, dtype=np.uint8).transpose(2, 0, 1))
+
+
+def decode_square(
+    source: Path | bytes | Image.Image, config: DataConfig, *, name: str | None = None
+) -> NDArray[np.uint8]:
+    """Turn one image into the square that is stored and encoded.
+
+    A gallery image and a query go through this same function, so equal files give equal pixels.
+
+    Args:
+        source: A file, the bytes of one, or an opened image.
+        config: Gives the size, the fit and the pixel limit.
+        name: What an error calls it.
+
+    Returns:
+        (3, store_size, store_size) uint8.
+    """
+    if isinstance(source, Image.Image):
+        image = _to_rgb(source)
+    else:
+        # Twice the size leaves the final resize something to average, so quality holds.
+        wanted = 2 * config.store_size
+        image = read_image(source, name=name, max_pixels=config.max_pixels, draft=wanted)
+    return to_square(image, config.store_size, config.fit)
+
+
+@dataclass(frozen=True, slots=True)
+class SkippedImage:
+    """An image that was left out, and why."""
+
+    id: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class DecodedImages:
+    """Pixels of the images of a set that could be read.
+
+    Attributes:
+        pixels: (N, 3, S, S) uint8; a copy-on-write memory map where a cache is used.
+        images: The N images, in the order of `pixels`.
+        skipped: Those left out of the set.
+    """
+
+    pixels: NDArray[np.uint8]
+    images: LabelledImages
+    skipped: tuple[SkippedImage, ...]
+
+    def __len__(self) -> int:
+        return len(self.images)
+
+
+def decode_all(
+    images: LabelledImages,
+    config: DataConfig,
+    *,
+    workers: int = 0,
+    progress: Callable[[int, int], None] | None = None,
+    cache: Path | None = None,
+) -> DecodedImages:
+    """Decode a set of images to squares, in parallel.
+
+    Args:
+        images: N images.
+        config: Gives the size S, the fit, the pixel limit and what to do with a bad image.
+        workers: Threads (Pillow decodes outside the interpreter lock); 0 is one a core.
+        progress: Called with (images done, images in all).
+        cache: A folder that keeps the pixels for the next time. A cache that is stale or damaged
+            is made anew. Images that do not come from files are not cached.
+
+    Returns:
+        The pixels in the order of `images`, with the unreadable ones left out.
+
+    Raises:
+        DataError: If an image is bad and `config.on_bad_image` is "refuse", or if leaving out the
+            bad ones empties a class.
+    """
+    shape = (len(images), 3, config.store_size, config.store_size)
+
+    def fill(pixels: NDArray[np.uint8]) -> dict[int, str]:
+        return _fill(pixels, images, config, workers=workers, progress=progress)
+
+    entry = find_entry(cache, images, config) if cache is not None else None
+    stored = entry.load() if entry else None
+    if stored is None and entry:
+        stored = entry.build(shape, fill)
+    elif stored is None:
+        pixels = np.empty(shape, dtype=np.uint8)
+        reasons = fill(pixels)
+        stored = StoredPixels(pixels[: len(images) - len(reasons)], reasons)
+    skipped = tuple(SkippedImage(images.ids[i], why) for i, why in sorted(stored.reasons.items()))
+    if skipped and config.on_bad_image == "refuse":
+        raise DataError(_refusal(images, skipped))
+    kept = [i for i in range(len(images)) if i not in stored.reasons]
+    readable = images.subset(kept) if skipped else images
+    emptied = np.flatnonzero((images.class_sizes() > 0) & (readable.class_sizes() == 0))
+    if emptied.size:
+        names = [images.class_names[c] for c in emptied]
+        raise DataError(
+            f"{images.name!r} has {named(names, 'class')} without a readable image. "
+            f"For example: {skipped[0].reason}"
+        )
+    return DecodedImages(stored.pixels, readable, skipped)
+
+
+def _fill(
+    pixels: NDArray[np.uint8],
+    images: LabelledImages,
+    config: DataConfig,
+    *,
+    workers: int,
+    progress: Callable[[int, int], None] | None,
+) -> dict[int, str]:
+    """Decode every image into `pixels`, the readable ones first and in order.
+
+    Returns:
+        The reason of each image that could not be read, by its position in `images`.
+    """
+
+    def decode(index: int) -> str | None:
+        try:
+            source = images.path(index) or images.read(index)
+            pixels[index] = decode_square(source, config, name=images.ids[index])
+        except BadImageError as error:
+            return str(error)
+        return None
+
+    total = len(images)
+    reasons: dict[int, str] = {}
+    free = 0  # rows are moved up over the gaps; a row is moved only after it has been decoded
+    with ThreadPoolExecutor(workers or os.cpu_count() or 1) as pool:
+        try:
+            for index, reason in enumerate(pool.map(decode, range(total))):
+                if reason is not None:
+                    reasons[index] = reason
+                else:
+                    if free != index:
+                        pixels[free] = pixels[index]
+                    free += 1
+                if progress:
+                    progress(index + 1, total)
+        except BaseException:
+            pool.shutdown(wait=False, cancel_futures=True)
+            raise
+    return reasons
+
+
+def _refusal(images: LabelledImages, skipped: tuple[SkippedImage, ...]) -> str:
+    shown = "\n".join(f"  {image.reason}" for image in skipped[:10])
+    more = f"\n  ... and {len(skipped) - 10} more" if len(skipped) > 10 else ""
+    return (
+        f"{len(skipped)} of {len(images)} images of {images.name!r} cannot be read:\n"
+        f"{shown}{more}\nMend or remove them, or set data.on_bad_image=skip to leave them out."
+    )
+
+
+def _decode(stream: BinaryIO, name: str, max_pixels: int, draft: int) -> Image.Image:
+    try:
+        with _unlimited_pillow():
+            image = Image.open(stream)
+    except UnidentifiedImageError as error:
+        raise _bad(name, "it is not an image, or of a format that Pillow cannot read") from error
+    except Exception as error:  # a damaged header can raise almost anything inside Pillow
+        raise _bad(name, _reason(error)) from error
+    width, height = image.size
+    if width * height > max_pixels:
+        raise _bad(
+            name,
+            f"{width} x {height} pixels are more than the limit of {max_pixels:,}; "
+            "make it smaller, or raise data.max_pixels",
+        )
+    if width < 1 or height < 1:
+        raise _bad(name, f"its size is {width} x {height}")
+    try:
+        if draft > 0:
+            image.draft(None, (draft, draft))
+        image.load()
+        return _to_rgb(_upright(image))
+    except Exception as error:  # as above, for damaged pixels
+        raise _bad(name, _reason(error)) from error
+
+
+def _open_bytes(source: Path | bytes, name: str) -> BinaryIO:
+    try:
+        stream = source.open("rb") if isinstance(source, Path) else io.BytesIO(source)
+        if stream.read(1):
+            stream.seek(0)
+            return stream
+        stream.close()
+    except FileNotFoundError as error:
+        raise _bad(name, "there is no such file") from error
+    except OSError as error:
+        raise _bad(name, error.strerror or str(error)) from error
+    raise _bad(name, "the file is empty (0 bytes)")
+
+
+@contextmanager
+def _unlimited_pillow() -> Iterator[None]:
+    with _LIMIT_LOCK:
+        limit = Image.MAX_IMAGE_PIXELS
+        Image.MAX_IMAGE_PIXELS = None  # our own limit is checked right after, from the same header
+        try:
+            yield
+        finally:
+            Image.MAX_IMAGE_PIXELS = limit
+
+
+def _upright(image: Image.Image) -> Image.Image:
+    try:
+        return ImageOps.exif_transpose(image)
+    except Exception:  # damaged metadata is no reason to lose good pixels
+        return image
+
+
+def _to_rgb(image: Image.Image) -> Image.Image:
+    if image.mode == "RGB" and "transparency" not in image.info:
+        return image
+    if image.mode.startswith(("I", "F")):
+        return Image.fromarray(_eight_bits(np.asarray(image))).convert("RGB")
+    if image.has_transparency_data:
+        layer = image.convert("RGBA")
+        white = Image.new("RGBA", layer.size, "white")
+        return Image.alpha_composite(white, layer).convert("RGB")
+    return image.convert("RGB")
+
+
+def _eight_bits(values: NDArray[np.generic]) -> NDArray[np.uint8]:
+    """Scale (H, W) integers by their natural range, floats by the range seen, to uint8."""
+    deep = np.nan_to_num(values.astype(np.float64), posinf=0.0, neginf=0.0)
+    low, high = float(deep.min()), float(deep.max())
+    if values.dtype == np.uint16:
+        low, high = 0.0, 65535.0
+    elif np.issubdtype(values.dtype, np.integer):  # Pillow keeps 16-bit files as 32 bits too
+        low, high = min(low, 0.0), max(high, 65535.0) if high > 255 else 255.0
+    scaled = (deep - low) * (255.0 / max(high - low, 1e-12))
+    return np.rint(scaled).clip(0, 255).astype(np.uint8)
+
+
+def _reason(error: Exception) -> str:
+    text = str(error).strip().rstrip(".")
+    return f"it is damaged ({text or type(error).__name__})"
+
+
+def _bad(name: str, reason: str) -> BadImageError:
+    return BadImageError(f"Cannot read the image {name!r}: {reason}.")

@@ -1,0 +1,229 @@
+"""The name of a benchmark in, its unpacked folder out; from the official addresses only.
+
+A transfer that breaks goes on where it stopped, now or at the next call. Nothing is unpacked before
+its checksum is right, and the folder appears by rename, complete or not at all.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import http.client
+import os
+import shutil
+import tarfile
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from phpq.errors import DownloadError, unknown_name
+
+Progress = Callable[[str, int, int], None]  # file, bytes done, bytes in all
+
+ATTEMPTS = 5  # without a single new byte; progress starts the count again
+WAIT_SECONDS = 1.0  # before the second attempt; doubled each time
+TIMEOUT_SECONDS = 30.0
+BLOCK = 1 << 18
+
+
+@dataclass(frozen=True, slots=True)
+class Archive:
+    """One file of a benchmark.
+
+    Attributes:
+        url: Official address.
+        size: Bytes.
+        algorithm: Of the checksum, a name that hashlib knows.
+        checksum: Hexadecimal.
+        inside: Folder of the data set in which the archive is unpacked.
+    """
+
+    url: str
+    size: int
+    algorithm: str
+    checksum: str
+    inside: str = "."
+
+    @property
+    def file(self) -> str:
+        """The file's name on disk."""
+        return self.url.rpartition("/")[2]
+
+
+CATALOGUE: dict[str, tuple[Archive, ...]] = {
+    "cub200": (
+        # MD5: widely used for this file of CaltechDATA record 65de6-vp158, as by several loaders.
+        # Size: as in TensorFlow Datasets, caltech_birds2011.
+        Archive(
+            url="https://data.caltech.edu/records/65de6-vp158/files/CUB_200_2011.tgz",
+            size=1_150_585_339,
+            algorithm="md5",
+            checksum="97eceeb196236b17998738112f37df78",
+        ),
+    ),
+    "dogs120": (
+        # Sizes and SHA-256 of both: TensorFlow Datasets, url_checksums/stanford_dogs.txt.
+        Archive(
+            url="http://vision.stanford.edu/aditya86/ImageNetDogs/images.tar",
+            size=793_579_520,
+            algorithm="sha256",
+            checksum="a443fc2f9a851aa1a7b8e4fa4af94b8459fce2c9f5a2f4dd4669cf9673a4ec58",
+            inside="images",
+        ),
+        Archive(
+            url="http://vision.stanford.edu/aditya86/ImageNetDogs/lists.tar",
+            size=481_280,
+            algorithm="sha256",
+            checksum="34b47cacd9a98b5d150e084f24d29391c084c55272295ec65c85651bc35f4d6c",
+            inside="lists",
+        ),
+    ),
+}
+
+
+def download(name: str, folder: Path, *, progress: Progress | None = None) -> Path:
+    """Fetch and unpack a benchmark, unless it is there already.
+
+    Args:
+        name: "cub200" or "dogs120".
+        folder: Where downloads are kept (`data_home()`); made if need be.
+        progress: Called with (file name, bytes done, bytes in all).
+
+    Returns:
+        `folder/name`, ready for `open_dataset`.
+
+    Raises:
+        DownloadError: If the address cannot be reached or the file is not what it should be. The
+            message says what to do by hand; what has arrived is kept.
+    """
+    if name not in CATALOGUE:
+        raise unknown_name("download", name, CATALOGUE)
+    target = folder / name
+    if target.is_dir():
+        return target
+    archives = CATALOGUE[name]
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        files = [_fetch(archive, folder, progress) for archive in archives]
+        _unpack(files, archives, target)
+    except OSError as error:
+        raise DownloadError(
+            f"Cannot write {name} to {str(folder)!r}: {error.strerror or error}. "
+            "Choose another folder or make room."
+        ) from error
+    for file in files:
+        file.unlink(missing_ok=True)
+    return target
+
+
+def _fetch(archive: Archive, folder: Path, progress: Progress | None) -> Path:
+    """Return the complete file with the right checksum, fetching what is missing of it."""
+    file = folder / archive.file
+    if not file.is_file():
+        part = folder / f"{archive.file}.part"
+        _transfer(archive, part, progress)
+        part.replace(file)
+    seen = _checksum(file, archive.algorithm)
+    if seen != archive.checksum:
+        size = file.stat().st_size
+        file.unlink()
+        raise DownloadError(
+            f"{archive.file} ({size:,} bytes) has the {archive.algorithm} checksum {seen}; "
+            f"expected {archive.checksum} ({archive.size:,} bytes). It has been removed: run the "
+            f"command again. If it fails twice, the file at {archive.url} has changed."
+        )
+    return file
+
+
+def _transfer(archive: Archive, part: Path, progress: Progress | None) -> None:
+    failures, wait = 0, WAIT_SECONDS
+    while True:
+        before = _size(part)
+        if before == archive.size:  # complete, but the last run ended before it could say so
+            return
+        try:
+            if _receive(archive, part, before, progress):
+                return
+            reason = "the connection ended early"
+        except urllib.error.HTTPError as error:
+            reason = f"the server answered {error.code} {error.reason}"
+            if error.code == 416 and before:  # what we have is not a beginning of the file
+                part.unlink()
+            elif error.code < 500:  # asking again will not help
+                raise _offline(archive, part, reason) from error
+        except (urllib.error.URLError, http.client.HTTPException, TimeoutError) as error:
+            reason = str(getattr(error, "reason", "") or error or type(error).__name__)
+        except ConnectionError as error:
+            reason = error.strerror or type(error).__name__
+        now = _size(part)
+        failures = 0 if now > before else failures + 1
+        wait = WAIT_SECONDS if now > before else 2 * wait
+        if failures >= ATTEMPTS:
+            raise _offline(archive, part, reason)
+        time.sleep(wait)
+
+
+def _receive(archive: Archive, part: Path, start: int, progress: Progress | None) -> bool:
+    """Ask for the bytes from `start` on and append them; return whether the file is complete."""
+    request = urllib.request.Request(archive.url, headers={"User-Agent": "phpq"})
+    if start:
+        request.add_header("Range", f"bytes={start}-")
+    with urllib.request.urlopen(request, timeout=TIMEOUT_SECONDS) as response:
+        resumed = response.status == 206
+        if resumed and not str(response.headers.get("Content-Range")).startswith(f"bytes {start}-"):
+            part.unlink()  # a range that we did not ask for: begin again
+            return False
+        done = start if resumed else 0
+        length = response.headers.get("Content-Length")
+        total = done + int(length) if length else archive.size
+        with part.open("ab" if resumed else "wb") as stream:
+            while block := response.read(BLOCK):
+                stream.write(block)
+                done += len(block)
+                if progress:
+                    progress(archive.file, done, total)
+    return done >= total
+
+
+def _offline(archive: Archive, part: Path, reason: str) -> DownloadError:
+    have = _size(part)
+    kept = f" The first {have:,} bytes are kept; a later run goes on from there." if have else ""
+    return DownloadError(
+        f"Cannot download {archive.url}: {reason}.{kept} Check the network and run the command "
+        f"again, or fetch the file by other means, save it as {str(part.with_suffix(''))!r}, and "
+        "run the command again to check and unpack it."
+    )
+
+
+def _size(file: Path) -> int:
+    return file.stat().st_size if file.exists() else 0
+
+
+def _checksum(file: Path, algorithm: str) -> str:
+    with file.open("rb") as stream:
+        return hashlib.file_digest(stream, algorithm).hexdigest()
+
+
+def _unpack(files: list[Path], archives: tuple[Archive, ...], target: Path) -> None:
+    if not hasattr(tarfile, "data_filter"):
+        raise DownloadError("Unpacking safely needs Python 3.11.4 or later; please update Python.")
+    room = target.with_name(f".{target.name}.{os.getpid()}.tmp")
+    shutil.rmtree(room, ignore_errors=True)
+    try:
+        for file, archive in zip(files, archives, strict=True):
+            inside = room / archive.inside
+            inside.mkdir(parents=True, exist_ok=True)
+            try:
+                with tarfile.open(file) as tar:
+                    tar.extractall(inside, filter="data")  # refuses links and paths that lead out
+            except (tarfile.TarError, EOFError) as error:
+                reason = str(error).partition("\n")[0].rstrip(":")
+                raise DownloadError(
+                    f"Cannot unpack {str(file)!r}: {reason}. Remove the file and run the command "
+                    "again."
+                ) from error
+        room.replace(target)
+    finally:
+        shutil.rmtree(room, ignore_errors=True)

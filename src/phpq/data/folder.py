@@ -1,0 +1,127 @@
+"""A folder of class folders in, a `Dataset` out.
+
+Either `root/<class>/...` (then a fifth of each class becomes the test split), or
+`root/train/<class>/...` beside `root/test/<class>/...` (`val`, `valid`, `validation` also do).
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+
+from phpq.data.decode import IMAGE_EXTENSIONS, FileReader
+from phpq.data.images import Dataset, LabelledImages, split_by_hash
+from phpq.data.split import named
+from phpq.errors import DataError
+
+TEST_FOLDERS = ("test", "val", "valid", "validation")  # the first one found is used
+LAYOUT = "Put the images of each class in a folder of their own: FOLDER/<class>/<image>.jpg"
+
+
+def open_folder(root: Path, *, seed: int = 0) -> Dataset:
+    """Open a folder of class folders, with or without splits.
+
+    Args:
+        root: Its name becomes the name of the data set.
+        seed: Decides the split where the folder has none.
+
+    Returns:
+        A data set whose ids are paths relative to `root` and whose classes are in natural order.
+
+    Raises:
+        DataError: If the folder is missing, has no images, one class or an empty class, or if its
+            two splits have different classes.
+    """
+    if not root.is_dir():
+        seen = "is a file, not a folder" if root.exists() else "does not exist"
+        raise DataError(f"The data folder {str(root)!r} {seen}. {LAYOUT}.")
+    name = root.resolve().name or "images"
+    splits = _find_splits(root)
+    if splits:
+        train, test = (_list_classes(root, folder) for folder in splits)
+        return Dataset(
+            name,
+            train=_labelled(f"{name}/train", root, train),
+            test=_labelled(f"{name}/test", root, test),
+        )
+    everything = _labelled(name, root, _list_classes(root, root))
+    return split_by_hash(everything, seed=seed)
+
+
+def natural_key(text: str) -> tuple[list[tuple[int, int, str]], str]:
+    """Sort key in which "class 2" comes before "Class 10"; the text itself settles ties."""
+    parts = re.findall(r"(\d+)|(\D+)", text.casefold())
+    return [(0, int(digits), "") if digits else (1, 0, other) for digits, other in parts], text
+
+
+def _find_splits(root: Path) -> tuple[Path, Path] | None:
+    children = {child.name.casefold(): child for child in _subfolders(root)}
+    test = next((children[name] for name in TEST_FOLDERS if name in children), None)
+    train = children.get("train")
+    if train and test:
+        return train, test
+    alone = len(children) == 1 and (train or test)
+    if alone:
+        missing = "test/ (or val/)" if train else "train/"
+        raise DataError(
+            f"The data folder {str(root)!r} has {alone.name + '/'!r} but no {missing}. "
+            f"Add the other split, or give {str(alone)!r} itself to have it split."
+        )
+    return None
+
+
+def _list_classes(root: Path, folder: Path) -> dict[str, list[str]]:
+    """Map each class name to the paths of its images relative to `root`."""
+    classes = sorted(_subfolders(folder), key=lambda child: natural_key(child.name))
+    if not classes:
+        loose = sum(1 for child in folder.iterdir() if _is_image(child.name))
+        seen = f"has {loose} images but no class folders" if loose else "has no class folders"
+        raise DataError(f"The data folder {str(folder)!r} {seen}. {LAYOUT}.")
+    found = {child.name: _list_images(root, child) for child in classes}
+    empty = [name for name, files in found.items() if not files]
+    known = " ".join(sorted(IMAGE_EXTENSIONS))
+    if len(empty) == len(found):
+        raise DataError(
+            f"No images in {str(folder)!r}, only {named(empty, 'folder')}. Known types: {known}."
+        )
+    if empty:
+        raise DataError(
+            f"{str(folder)!r} has {named(empty, 'class')} without images. Add images or remove the "
+            f"folders. Known types: {known}."
+        )
+    return found
+
+
+def _list_images(root: Path, folder: Path) -> list[str]:
+    found: list[str] = []
+    seen: set[tuple[int, int]] = set()
+    for parent, folders, files in os.walk(folder, followlinks=True):
+        status = Path(parent).stat()
+        if (status.st_dev, status.st_ino) in seen:  # a link back to a folder above: do not descend
+            folders.clear()
+            continue
+        seen.add((status.st_dev, status.st_ino))
+        folders[:] = sorted(child for child in folders if not child.startswith("."))
+        base = Path(parent).relative_to(root)
+        found.extend((base / file).as_posix() for file in files if _is_image(file))
+    return sorted(found, key=natural_key)
+
+
+def _labelled(name: str, root: Path, classes: dict[str, list[str]]) -> LabelledImages:
+    ids = tuple(file for files in classes.values() for file in files)
+    sizes: Sequence[int] = [len(files) for files in classes.values()]
+    labels = np.repeat(np.arange(len(sizes), dtype=np.int64), sizes)
+    return LabelledImages(name, ids, labels, tuple(classes), FileReader(root, ids))
+
+
+def _subfolders(folder: Path) -> list[Path]:
+    hidden = (".", "__MACOSX")
+    return [c for c in folder.iterdir() if c.is_dir() and not c.name.startswith(hidden)]
+
+
+def _is_image(file: str) -> bool:
+    return not file.startswith(".") and Path(file).suffix.lower() in IMAGE_EXTENSIONS

@@ -1,0 +1,262 @@
+"""Labelled images: what every source yields and what everything downstream reads.
+
+A source (folder, table, benchmark, synthetic plumage) becomes a `Dataset` of two `LabelledImages`,
+each a list of ids and labels with a reader that opens one image at a time.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Protocol, runtime_checkable
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from PIL import Image
+
+from phpq.data.split import draw_per_class, named, test_mask
+from phpq.errors import DataError
+
+
+class ImageReader(Protocol):
+    """Opens the images of a set by position; picklable, since worker processes hold a copy."""
+
+    def read(self, index: int) -> Image.Image:
+        """Return image `index` in mode RGB.
+
+        Raises:
+            BadImageError: If it cannot be read; the message names it.
+        """
+        ...
+
+
+@runtime_checkable
+class _FileBacked(Protocol):
+    def path(self, index: int) -> Path | None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class _SubsetReader:
+    reader: ImageReader
+    indices: NDArray[np.int64]  # (n,) positions in `reader`
+
+    def read(self, index: int) -> Image.Image:
+        return self.reader.read(int(self.indices[index]))
+
+    def path(self, index: int) -> Path | None:
+        inner = self.reader
+        return inner.path(int(self.indices[index])) if isinstance(inner, _FileBacked) else None
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class LabelledImages:
+    """N images with a class each. Any selection of them is again such a set.
+
+    Attributes:
+        name: For messages and reports, as in "birds/train".
+        ids: N unique strings; for files the path relative to the data set's root, with slashes.
+        labels: (N,) int64, positions in `class_names`; read-only.
+        class_names: C names. A class may have no image here (`Dataset` is stricter).
+        reader: Opens image i of this set.
+    """
+
+    name: str
+    ids: tuple[str, ...]
+    labels: NDArray[np.int64]
+    class_names: tuple[str, ...]
+    reader: ImageReader
+
+    def __post_init__(self) -> None:
+        labels = np.array(self.labels, dtype=np.int64)
+        labels.flags.writeable = False
+        object.__setattr__(self, "labels", labels)
+        if labels.shape != (len(self.ids),):
+            raise DataError(
+                f"{self.name!r} has {len(self.ids)} ids but labels of shape {labels.shape}; "
+                "give one label an image."
+            )
+        if len(set(self.ids)) < len(self.ids):
+            repeated = [name for name, count in Counter(self.ids).items() if count > 1]
+            raise DataError(
+                f"{self.name!r} has {named(repeated, 'id')} more than once. "
+                "Ids name images and must be unique: remove or rename the repeated ones."
+            )
+        if len(set(self.class_names)) < len(self.class_names):
+            repeated = [name for name, count in Counter(self.class_names).items() if count > 1]
+            raise DataError(f"{self.name!r} has {named(repeated, 'class')} more than once.")
+        if labels.size and not 0 <= labels.min() <= labels.max() < len(self.class_names):
+            raise DataError(
+                f"{self.name!r} has labels from {labels.min()} to {labels.max()}, but there are "
+                f"{len(self.class_names)} class names: labels go from 0 to "
+                f"{len(self.class_names) - 1}."
+            )
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+    def read(self, index: int) -> Image.Image:
+        """Return image `index` in mode RGB; a `BadImageError` names the image."""
+        return self.reader.read(index)
+
+    def path(self, index: int) -> Path | None:
+        """Return the file of image `index`, or None if it does not come from a file."""
+        return self.reader.path(index) if isinstance(self.reader, _FileBacked) else None
+
+    def source(self, index: int) -> tuple[ImageReader, int]:
+        """Return the reader that makes image `index`, below any selection, and its place there."""
+        reader = self.reader
+        if isinstance(reader, _SubsetReader):
+            return reader.reader, int(reader.indices[index])
+        return reader, index
+
+    def subset(self, indices: ArrayLike) -> LabelledImages:
+        """Select images.
+
+        Args:
+            indices: (n,) distinct integer positions, in the order wanted, or an (N,) bool mask.
+        """
+        wanted = np.asarray(indices)
+        if wanted.dtype == np.bool_:
+            wanted = np.flatnonzero(wanted)
+        wanted = wanted.astype(np.int64).reshape(-1)
+        reader = self.reader
+        if isinstance(reader, _SubsetReader):  # a subset of a subset stays one step deep
+            inner = _SubsetReader(reader.reader, reader.indices[wanted])
+        else:
+            inner = _SubsetReader(reader, wanted)
+        ids = tuple(self.ids[i] for i in wanted)
+        return replace(self, ids=ids, labels=self.labels[wanted], reader=inner)
+
+    def renamed(self, name: str) -> LabelledImages:
+        """Return the same images under another name."""
+        return replace(self, name=name)
+
+    def class_sizes(self) -> NDArray[np.int64]:
+        """Return (C,) int64, the images of each class."""
+        return np.bincount(self.labels, minlength=len(self.class_names)).astype(np.int64)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Dataset:
+    """A training split, which is also the gallery, and a test split, which are the queries.
+
+    Every class has training images, there are two classes at least, and no image is on both sides;
+    a class may have no test image, but the test split has at least one.
+
+    Attributes:
+        name: For messages, reports and folder names.
+        train: The training split.
+        test: The test split.
+        source: What `open_dataset` opens to get the same data set again; empty if nothing does.
+    """
+
+    name: str
+    train: LabelledImages
+    test: LabelledImages
+    source: str = ""
+
+    def __post_init__(self) -> None:
+        if self.train.class_names != self.test.class_names:
+            _raise_other_classes(self.name, self.train.class_names, self.test.class_names)
+        names = self.train.class_names
+        for split, images in (("train", self.train), ("test", self.test)):
+            if not len(images):
+                raise DataError(
+                    f"The {split} split of {self.name!r} is missing or empty. Learning needs "
+                    "images of every class in train, and evaluation needs queries in test."
+                )
+        if len(names) < 2:
+            raise DataError(
+                f"{self.name!r} has one class only ({names[0]!r}). "
+                "Learning to tell classes apart needs at least two."
+            )
+        empty = [names[c] for c in np.flatnonzero(self.train.class_sizes() == 0)]
+        if empty:
+            raise DataError(
+                f"{self.name!r} has {named(empty, 'class')} without a training image. "
+                "Add images to them or remove them."
+            )
+        shared = sorted(set(self.train.ids) & set(self.test.ids))
+        if shared:
+            raise DataError(
+                f"{self.name!r} has {named(shared, 'id')} in both train and test. "
+                "An image may be on one side only, or the evaluation means nothing."
+            )
+
+    @property
+    def class_names(self) -> tuple[str, ...]:
+        """The C class names, the same for both splits."""
+        return self.train.class_names
+
+
+def hold_out(dataset: Dataset, per_class: int, *, seed: int) -> Dataset:
+    """Make a data set of the training split alone, for choosing settings without the test split.
+
+    Args:
+        dataset: Its test split is left out.
+        per_class: Training images of each class that become the queries.
+        seed: Another seed draws others.
+
+    Returns:
+        A data set whose two splits together are the training split of `dataset`.
+    """
+    train = dataset.train
+    if per_class < 1:
+        raise DataError(f"per_class={per_class} must be at least 1.")
+    small = [dataset.class_names[c] for c in np.flatnonzero(train.class_sizes() <= per_class)]
+    if small:
+        raise DataError(
+            f"Cannot hold out {per_class} images a class of {train.name!r}: "
+            f"{named(small, 'class')} with fewer than {per_class + 1} training images. "
+            "Hold out fewer."
+        )
+    counts = np.full(len(dataset.class_names), per_class, dtype=np.int64)
+    drawn = draw_per_class(train.ids, train.labels, counts, seed=seed)
+    name = f"{dataset.name}-holdout"
+    return Dataset(
+        name,
+        train=train.subset(~drawn).renamed(f"{name}/train"),
+        test=train.subset(drawn).renamed(f"{name}/test"),
+    )
+
+
+def split_by_hash(images: LabelledImages, *, seed: int) -> Dataset:
+    """Split images that came without a split: a fifth of each class becomes the test split.
+
+    Args:
+        images: At least two images a class; its name becomes the name of the data set.
+        seed: Another seed gives another split.
+    """
+    in_test = test_mask(images.ids, images.labels, images.class_names, seed=seed)
+    return split_by_mask(images, in_test)
+
+
+def split_by_mask(images: LabelledImages, in_test: NDArray[np.bool_]) -> Dataset:
+    """Split images by a given mask.
+
+    Args:
+        images: N images; its name becomes the name of the data set.
+        in_test: (N,) bool, true for the test split.
+    """
+    return Dataset(
+        images.name,
+        train=images.subset(~in_test).renamed(f"{images.name}/train"),
+        test=images.subset(in_test).renamed(f"{images.name}/test"),
+    )
+
+
+def _raise_other_classes(name: str, train: Sequence[str], test: Sequence[str]) -> None:
+    only_train = sorted(set(train) - set(test))
+    only_test = sorted(set(test) - set(train))
+    seen = [
+        f"{named(only, 'class')} only in {split}"
+        for split, only in (("train", only_train), ("test", only_test))
+        if only
+    ]
+    raise DataError(
+        f"The splits of {name!r} have different classes: "
+        f"{'; '.join(seen) or 'the same names in another order'}. "
+        "Both splits need the same class names."
+    )

@@ -1,0 +1,153 @@
+"""Decoded pixels on disk: `<name>.npy`, opened as a memory map, beside a JSON manifest.
+
+The manifest holds a fingerprint of the ids, file sizes, modification times and settings, and a
+checksum of the pixels. Whatever does not match is made anew. Files appear by rename, whole or not
+at all, so a killed run leaves at most a `.tmp` file behind.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+import zlib
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import PIL
+from numpy.typing import NDArray
+
+from phpq.config import DataConfig
+from phpq.data.images import LabelledImages
+from phpq.errors import DataError
+
+FORMAT_VERSION = 1
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class StoredPixels:
+    """Pixels of the readable images, and why the others are not among them.
+
+    Attributes:
+        pixels: (K, 3, S, S) uint8, the readable images in order.
+        reasons: Why an image could not be read, by its position in the whole set.
+    """
+
+    pixels: NDArray[np.uint8]
+    reasons: dict[int, str]
+
+
+@dataclass(frozen=True, slots=True)
+class CacheEntry:
+    """The place of one set of images in a cache folder."""
+
+    folder: Path
+    stem: str
+    fingerprint: str
+
+    @property
+    def manifest(self) -> Path:
+        """The JSON file that describes the pixels."""
+        return self.folder / f"{self.stem}.json"
+
+    @property
+    def pixels(self) -> Path:
+        """The `.npy` file; its name carries the fingerprint, so two versions never mix."""
+        return self.folder / f"{self.stem}.{self.fingerprint[:12]}.npy"
+
+    def load(self) -> StoredPixels | None:
+        """Open the stored pixels, or return None if they are absent, stale or damaged."""
+        try:
+            manifest = json.loads(self.manifest.read_text("utf-8"))
+            if manifest["fingerprint"] != self.fingerprint:
+                return None
+            pixels = np.load(self.pixels, mmap_mode="c", allow_pickle=False)
+            kept = pixels[: manifest["readable"]]
+            if pixels.dtype != np.uint8 or list(pixels.shape) != manifest["shape"]:
+                return None
+            if zlib.crc32(kept.data) != manifest["crc32"]:
+                return None
+            return StoredPixels(kept, {int(i): why for i, why in manifest["reasons"].items()})
+        except (OSError, ValueError, KeyError, TypeError, AttributeError):
+            return None  # every kind of damage has the same cure
+
+    def build(
+        self, shape: tuple[int, int, int, int], fill: Callable[[NDArray[np.uint8]], dict[int, str]]
+    ) -> StoredPixels:
+        """Make the stored pixels and open them.
+
+        Args:
+            shape: (N, 3, S, S) for all images.
+            fill: Writes the readable images, first and in order, into an array of that shape and
+                returns the reasons of the others.
+        """
+        part = self.folder / f"{self.stem}.{os.getpid()}.tmp"
+        try:
+            self.folder.mkdir(parents=True, exist_ok=True)
+            pixels = np.lib.format.open_memmap(part, mode="w+", dtype=np.uint8, shape=shape)
+            if hasattr(os, "posix_fallocate"):  # else a full disk kills the process at a page fault
+                with part.open("r+b") as stream:
+                    os.posix_fallocate(stream.fileno(), 0, part.stat().st_size)
+            reasons = fill(pixels)
+            pixels.flush()
+            part.replace(self.pixels)
+            self._write_manifest(pixels, reasons)
+            self._remove_older()
+        except OSError as error:
+            raise DataError(
+                f"Cannot write the pixel cache in {str(self.folder)!r}: {error.strerror or error}. "
+                "Choose another folder, or do without a cache."
+            ) from error
+        finally:
+            if part.exists():
+                part.unlink()
+        mapped = np.load(self.pixels, mmap_mode="c", allow_pickle=False)
+        return StoredPixels(mapped[: shape[0] - len(reasons)], reasons)
+
+    def _write_manifest(self, pixels: NDArray[np.uint8], reasons: dict[int, str]) -> None:
+        readable = len(pixels) - len(reasons)
+        manifest = {
+            "format_version": FORMAT_VERSION,
+            "fingerprint": self.fingerprint,
+            "shape": list(pixels.shape),
+            "readable": readable,
+            "crc32": zlib.crc32(pixels[:readable].data),
+            "reasons": {str(i): why for i, why in sorted(reasons.items())},
+        }
+        part = self.manifest.with_suffix(f".{os.getpid()}.tmp")
+        part.write_text(json.dumps(manifest, indent=1), "utf-8")
+        part.replace(self.manifest)
+
+    def _remove_older(self) -> None:
+        for path in self.folder.glob(f"{self.stem}.*.npy"):
+            if path != self.pixels:
+                path.unlink(missing_ok=True)
+
+
+def find_entry(folder: Path, images: LabelledImages, config: DataConfig) -> CacheEntry | None:
+    """Return the place of these images in the cache, or None if they are not all files.
+
+    Args:
+        folder: The cache folder; it need not exist.
+        images: N images.
+        config: The settings that decide the pixels are part of the fingerprint.
+    """
+    settings = [FORMAT_VERSION, PIL.__version__, config.store_size, config.fit, config.max_pixels]
+    digest = hashlib.blake2b(json.dumps(settings).encode(), digest_size=16)
+    for index, name in enumerate(images.ids):
+        path = images.path(index)
+        if path is None:
+            return None
+        try:
+            status = path.stat()
+            state = [name, str(path), status.st_size, status.st_mtime_ns]
+        except OSError:
+            state = [name, str(path), -1, -1]
+        digest.update(json.dumps(state).encode() + b"\n")
+    if not len(images):
+        return None
+    slug = re.sub(r"[^A-Za-z0-9_-]+", "-", images.name).strip("-") or "images"
+    return CacheEntry(folder, f"{slug}-{config.store_size}-{config.fit}", digest.hexdigest())

@@ -1,0 +1,93 @@
+"""A text that names a data set in, the opened `Dataset` out."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+from phpq.data.cub200 import find_cub200, open_cub200
+from phpq.data.dogs120 import find_dogs120, open_dogs120
+from phpq.data.folder import open_folder
+from phpq.data.images import Dataset
+from phpq.data.synthetic import open_plumage
+from phpq.data.table import TABLE_EXTENSIONS, open_table
+from phpq.errors import DataError
+
+ACCEPTED = (
+    "Accepted: a folder of class folders (with or without train/ and test/), a CSV, TSV or Parquet "
+    "file with columns path, label and split, the folder of CUB-200-2011 or Stanford Dogs, "
+    "'cub200' or 'dogs120' after a download, or 'plumage' for drawn birds "
+    "('plumage:species=20,images=40'). Force a reading with folder:PATH, table:PATH, cub200:PATH "
+    "or dogs120:PATH."
+)
+
+LOADERS: dict[str, Callable[..., Dataset]] = {
+    "cub200": open_cub200,
+    "dogs120": open_dogs120,
+    "folder": open_folder,
+    "table": open_table,
+}
+DOWNLOADABLE = ("cub200", "dogs120")
+
+
+def data_home(home: Path | None = None) -> Path:
+    """Return the folder of downloaded data sets: `home`, or `~/.cache/phpq`."""
+    return home if home is not None else Path.home() / ".cache" / "phpq"
+
+
+def open_dataset(spec: str | Path, *, seed: int = 0, home: Path | None = None) -> Dataset:
+    """Open a data set by what names it.
+
+    Args:
+        spec: A path, a known name, or `kind:PATH`; a `Path` is never taken for a name.
+        seed: Decides the split where the source has none, and draws the plumage.
+        home: Where downloads are kept; by default `data_home()`.
+
+    Returns:
+        The data set, checked; its images are opened when they are read.
+
+    Raises:
+        DataError: If nothing is there, or it cannot be used; the message says what is accepted.
+    """
+    if isinstance(spec, str):
+        kind, colon, rest = spec.partition(":")
+        if kind == "plumage":
+            return open_plumage(rest, seed=seed)
+        if kind in LOADERS and colon:
+            opened = LOADERS[kind](_expand(rest), seed=seed)
+            return replace(opened, source=f"{kind}:{_expand(rest).absolute()}")
+        if kind in DOWNLOADABLE:
+            return replace(_open_download(kind, data_home(home), seed), source=kind)
+        if not spec.strip():
+            raise DataError(f"The data set is named by an empty text. {ACCEPTED}")
+    path = _expand(spec)
+    return replace(_open_path(path, seed), source=str(path.absolute()))
+
+
+def _expand(path: str | Path) -> Path:
+    return Path(path).expanduser()
+
+
+def _open_path(path: Path, seed: int) -> Dataset:
+    if not path.exists():
+        raise DataError(f"There is no file or folder {str(path)!r}. {ACCEPTED}")
+    if path.is_file():
+        if path.suffix.lower() in TABLE_EXTENSIONS:
+            return open_table(path, seed=seed)
+        raise DataError(f"The file {str(path)!r} is not a data set. {ACCEPTED}")
+    if find_cub200(path):
+        return open_cub200(path, seed=seed)
+    if find_dogs120(path):
+        return open_dogs120(path, seed=seed)
+    return open_folder(path, seed=seed)
+
+
+def _open_download(name: str, home: Path, seed: int) -> Dataset:
+    folder = home / name
+    if not folder.is_dir():
+        raise DataError(
+            f"{name!r} is not downloaded: there is no folder {str(folder)!r}. "
+            f"Get it with: phpq download {name}. If you have it elsewhere, say {name}:PATH."
+        )
+    return LOADERS[name](folder, seed=seed)

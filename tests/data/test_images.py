@@ -1,0 +1,103 @@
+from __future__ import annotations
+
+import pickle
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from phpq.data import Dataset, LabelledImages, hold_out, open_dataset
+from phpq.data.images import split_by_mask
+from phpq.errors import DataError
+from picture_files import PlainReader, plain_images, write_classes
+
+NAMES = ("owl", "wren")
+
+
+def test_subsets_compose_and_keep_reading_the_right_image() -> None:
+    images = plain_images([0, 1] * 5, NAMES)
+    part = images.subset([8, 3, 5]).subset([2, 0])
+    assert part.ids == ("i5", "i8")
+    assert part.labels.tolist() == [1, 0]
+    assert part.read(0).getpixel((0, 0)) == (5, 0, 0)
+    assert part.read(1).getpixel((0, 0)) == (8, 0, 0)
+    assert part.source(1) == (PlainReader(), 8)
+    assert part.path(0) is None
+    assert len(images.subset([])) == 0
+    assert images.subset(images.labels == 1).ids == ("i1", "i3", "i5", "i7", "i9")
+
+
+def test_file_paths_survive_subsets_and_pickling(tmp_path: Path) -> None:
+    # Worker processes receive readers this way; nothing is ever stored as pickle.
+    train = open_dataset(write_classes(tmp_path / "birds", {"a": 4, "b": 4})).train
+    copy = pickle.loads(pickle.dumps(train.subset([2, 1])))
+    assert copy.path(0) == tmp_path / "birds" / train.ids[2]
+    assert copy.read(0).tobytes() == train.read(2).tobytes()
+
+
+def test_labels_are_int64_and_cannot_be_written() -> None:
+    images = plain_images([0, 1], NAMES)
+    assert images.labels.dtype == np.int64
+    with pytest.raises(ValueError, match="read-only"):
+        images.labels[0] = 1
+
+
+@pytest.mark.parametrize(
+    ("ids", "labels", "names", "message"),
+    [
+        (("a", "a"), [0, 1], NAMES, r"1 id \('a'\) more than once"),
+        (("a", "b"), [0, 2], NAMES, "labels from 0 to 2, but there are 2 class names"),
+        (("a", "b"), [-1, 0], NAMES, "labels from -1 to 0"),
+        (("a", "b"), [0], NAMES, r"2 ids but labels of shape \(1,\)"),
+        (("a", "b"), [0, 1], ("owl", "owl"), r"1 class \('owl'\) more than once"),
+    ],
+)
+def test_bad_sets_are_refused(
+    ids: tuple[str, ...], labels: list[int], names: tuple[str, ...], message: str
+) -> None:
+    with pytest.raises(DataError, match=message):
+        LabelledImages("x", ids, np.array(labels), names, PlainReader())
+
+
+@pytest.mark.parametrize(
+    ("train", "test", "message"),
+    [
+        (plain_images([0, 0], ("owl",), "a"), plain_images([0], ("owl",), "b"), "one class only"),
+        (plain_images([0, 0], NAMES, "a"), plain_images([1], NAMES, "b"), r"1 class \('wren'\) w"),
+        (plain_images([0, 1], NAMES), plain_images([1], NAMES), r"1 id \('i0'\) in both"),
+        (plain_images([0, 1], NAMES), plain_images([], NAMES, "b"), "test split .* missing or emp"),
+        (plain_images([], NAMES), plain_images([0], NAMES, "b"), "train split .* missing or empty"),
+        (
+            plain_images([0, 1], NAMES),
+            plain_images([0], ("owl", "tit"), "b"),
+            r"1 class \('wren'\) only in train; 1 class \('tit'\) only in test",
+        ),
+        (plain_images([0, 1], NAMES), plain_images([0], NAMES[::-1], "b"), "in another order"),
+    ],
+)
+def test_bad_data_sets_are_refused(
+    train: LabelledImages, test: LabelledImages, message: str
+) -> None:
+    with pytest.raises(DataError, match=message):
+        Dataset("x", train, test)
+
+
+def test_hold_out_takes_its_queries_from_training_alone() -> None:
+    everything = plain_images([0, 1] * 10, NAMES)
+    dataset = split_by_mask(everything, np.arange(20) >= 14)
+    held = hold_out(dataset, 2, seed=1)
+    assert set(held.train.ids) | set(held.test.ids) == set(dataset.train.ids)
+    assert held.test.class_sizes().tolist() == [2, 2]
+    assert held.test.ids == hold_out(dataset, 2, seed=1).test.ids
+    assert any(held.test.ids != hold_out(dataset, 2, seed=s).test.ids for s in range(2, 6))
+    shuffled = replace(dataset, train=dataset.train.subset(np.arange(14)[::-1]))
+    assert set(hold_out(shuffled, 2, seed=1).test.ids) == set(held.test.ids)
+
+
+def test_hold_out_names_classes_that_are_too_small() -> None:
+    dataset = Dataset("x", plain_images([0, 0, 0, 1, 1], NAMES), plain_images([0], NAMES, "b"))
+    with pytest.raises(DataError, match=r"'wren'.*fewer than 3 training images. Hold out fewer"):
+        hold_out(dataset, 2, seed=0)
+    with pytest.raises(DataError, match="per_class=0 must be at least 1"):
+        hold_out(dataset, 0, seed=0)
