@@ -1,0 +1,136 @@
+"""A model and labelled images in, embeddings of those that can be read out.
+
+Images are decoded in threads, a block at a time, so that memory stays flat however large the set.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from phpq.codes import FloatArray
+from phpq.config import DataConfig
+from phpq.data import LabelledImages, SkippedImage, decode_square
+from phpq.errors import BadImageError, DataError
+from phpq.evaluation.protocol import LabelledEmbeddings
+
+if TYPE_CHECKING:
+    from phpq.model import Model
+
+Progress = Callable[[str, int, int], None]  # what is done, images done, images in all
+
+_BLOCK = 256  # images decoded at once
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class EmbeddedImages:
+    """The images of a set that could be read, embedded.
+
+    Attributes:
+        embeddings: (N, D) float32.
+        images: The N images, in the same order.
+        skipped: Those that could not be read.
+    """
+
+    embeddings: FloatArray
+    images: LabelledImages
+    skipped: tuple[SkippedImage, ...]
+
+    def labelled(self) -> LabelledEmbeddings:
+        """Return the embeddings with their labels, as the protocols take them."""
+        return LabelledEmbeddings(self.embeddings, self.images.labels)
+
+
+def embed_readable(
+    model: Model, images: LabelledImages, *, progress: Progress | None = None
+) -> EmbeddedImages:
+    """Embed every image that can be read, and name the others.
+
+    Args:
+        model: Gives the network, and the rule for bad images (`data.on_bad_image`).
+        images: N images.
+        progress: Called with ("embedding <set>", images done, images in all).
+
+    Raises:
+        DataError: If an image is bad and the rule is "refuse", or if none can be read.
+    """
+    config = model.card.config.data
+    parts: list[FloatArray] = []
+    kept: list[int] = []
+    skipped: list[SkippedImage] = []
+    for rows, squares, bad in _decoded_blocks(images, config):
+        if bad and config.on_bad_image == "refuse":
+            raise DataError(
+                f"{bad[0].reason} Mend or remove it, or set data.on_bad_image=skip to leave bad "
+                "images out."
+            )
+        if rows:
+            parts.append(model.embed_pixels(squares))
+        kept += rows
+        skipped += bad
+        if progress:
+            progress(f"embedding {images.name}", len(kept) + len(skipped), len(images))
+    if not kept:
+        raise DataError(
+            f"None of the {len(images)} images of {images.name!r} can be read. "
+            f"For example: {skipped[0].reason}"
+            if skipped
+            else f"{images.name!r} has no images."
+        )
+    readable = images.subset(kept) if skipped else images
+    return EmbeddedImages(np.concatenate(parts), readable, tuple(skipped))
+
+
+def find_bad_images(
+    images: LabelledImages, config: DataConfig, *, progress: Progress | None = None
+) -> tuple[SkippedImage, ...]:
+    """Decode every image and return those that cannot be read, with the reason.
+
+    Args:
+        images: N images.
+        config: Gives the pixel limit.
+        progress: Called with ("reading <set>", images done, images in all).
+    """
+    found: list[SkippedImage] = []
+    done = 0
+    for rows, _, bad in _decoded_blocks(images, config):
+        found += bad
+        done += len(rows) + len(bad)
+        if progress:
+            progress(f"reading {images.name}", done, len(images))
+    return tuple(found)
+
+
+def _decoded_blocks(
+    images: LabelledImages, config: DataConfig
+) -> Iterator[tuple[list[int], NDArray[np.uint8], list[SkippedImage]]]:
+    """Yield (rows that could be read, their (n, 3, S, S) squares, the bad images) by blocks."""
+
+    def decode(row: int) -> NDArray[np.uint8] | str:
+        try:
+            source = images.path(row) or images.read(row)
+            return decode_square(source, config, name=images.ids[row])
+        except BadImageError as error:
+            return str(error)
+
+    with ThreadPoolExecutor() as pool:
+        for start in range(0, len(images), _BLOCK):
+            block = range(start, min(start + _BLOCK, len(images)))
+            results = list(zip(block, pool.map(decode, block), strict=True))
+            good = [(row, square) for row, square in results if not isinstance(square, str)]
+            bad = [
+                SkippedImage(images.ids[row], reason)
+                for row, reason in results
+                if isinstance(reason, str)
+            ]
+            squares = (
+                np.stack([square for _, square in good])
+                if good
+                else np.empty((0, 3, config.store_size, config.store_size), np.uint8)
+            )
+            yield [row for row, _ in good], squares, bad

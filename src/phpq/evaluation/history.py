@@ -1,0 +1,77 @@
+"""The `metrics.jsonl` of a run in, the MAP of its last and of its best evaluated epoch out."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+METRICS = "metrics.jsonl"
+
+
+@dataclass(frozen=True, slots=True)
+class EpochScore:
+    """MAP after an epoch.
+
+    Attributes:
+        epoch: From 1.
+        map: In per cent.
+    """
+
+    epoch: int
+    map: float
+
+
+@dataclass(frozen=True, slots=True)
+class EpochScores:
+    """The last and the best evaluated epoch, always shown together.
+
+    The best is picked by the very queries that it is measured on, so alone it would flatter.
+
+    Attributes:
+        last: What the finished model scored.
+        best: The highest of all evaluated epochs; the earlier of equals.
+        evaluated: How many epochs were evaluated.
+    """
+
+    last: EpochScore
+    best: EpochScore
+    evaluated: int
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain data for JSON; MAP in per cent."""
+        return {
+            "last": {"epoch": self.last.epoch, "map": self.last.map},
+            "best": {"epoch": self.best.epoch, "map": self.best.map},
+            "evaluated": self.evaluated,
+        }
+
+
+def read_rows(run: Path) -> list[dict[str, Any]]:
+    """Read the rows of `metrics.jsonl`, one an epoch; a torn line ends what can be trusted."""
+    rows: list[dict[str, Any]] = []
+    path = run / METRICS
+    for line in path.read_text("utf-8").splitlines() if path.is_file() else ():
+        try:
+            row = json.loads(line)
+        except json.JSONDecodeError:
+            break
+        if not isinstance(row, dict) or not isinstance(row.get("epoch"), int):
+            break
+        rows.append(row)
+    return rows
+
+
+def epoch_scores(rows: Sequence[dict[str, Any]]) -> EpochScores | None:
+    """Pick the last and the best evaluated epoch; None if no epoch was evaluated.
+
+    Args:
+        rows: Of `metrics.jsonl`; evaluated epochs have a "map".
+    """
+    scores = [EpochScore(row["epoch"], float(row["map"])) for row in rows if "map" in row]
+    if not scores:
+        return None
+    best = max(scores, key=lambda score: (score.map, -score.epoch))
+    return EpochScores(last=scores[-1], best=best, evaluated=len(scores))

@@ -1,0 +1,213 @@
+"""What a search brings back, to look at: a row a query, the query first, then its hits.
+
+A right hit has a green frame and a tick, a wrong one a red frame and a cross, so that the picture
+does not depend on colour alone. Images come from callables; a PNG comes out.
+"""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from phpq.codes import IntArray
+from phpq.errors import ShapeError
+from phpq.evaluation.ranking import check_labels
+from phpq.index import SearchResult
+
+if TYPE_CHECKING:
+    from PIL.Image import Image
+
+_RIGHT, _WRONG, _NEUTRAL = "#1b8a4b", "#c62f3b", "#3a4450"
+_INK, _FAINT = "#22282f", "#6b7683"
+_FRAME, _GAP, _MARGIN = 4, 10, 16  # pixels
+_TEXT = 13  # font size, pixels
+_LINES = 2  # lines a class name may take
+_OVERSAMPLING = 4  # the badges are drawn larger, then shrunk: smooth edges
+
+
+@dataclass(frozen=True, slots=True)
+class HitRow:
+    """One query and what was found for it.
+
+    Attributes:
+        query: Number of the query image.
+        query_class: Its class, as shown.
+        hits: Numbers of the gallery images, best first.
+        hit_classes: Their classes, as shown.
+        right: Which of them have the query's class.
+    """
+
+    query: int
+    query_class: str
+    hits: tuple[int, ...]
+    hit_classes: tuple[str, ...]
+    right: tuple[bool, ...]
+
+
+def hit_rows(
+    result: SearchResult,
+    queries: Sequence[int],
+    *,
+    query_labels: IntArray,
+    gallery_labels: IntArray,
+    class_names: Sequence[str],
+) -> tuple[HitRow, ...]:
+    """Name and judge the hits of some queries.
+
+    Args:
+        result: Of a search with these queries, (Q, k).
+        queries: (Q,) their numbers among all query images.
+        query_labels: (all queries,) integers, indices into `class_names`.
+        gallery_labels: (N,) integers.
+        class_names: Name of each label.
+    """
+    if len(queries) != len(result.ids):
+        raise ShapeError(
+            f"{len(queries)} queries but {len(result.ids)} rows of hits; expected as many. "
+            "Search with exactly the queries to be shown."
+        )
+    all_queries = check_labels("query_labels", query_labels, len(query_labels))
+    all_rows = check_labels("gallery_labels", gallery_labels, len(gallery_labels))
+    rows = []
+    for query, ids in zip(queries, result.ids, strict=True):
+        label = int(all_queries[query])
+        hits = tuple(int(row) for row in ids if row >= 0)
+        labels = [int(all_rows[row]) for row in hits]
+        rows.append(
+            HitRow(
+                query=int(query),
+                query_class=class_names[label],
+                hits=hits,
+                hit_classes=tuple(class_names[other] for other in labels),
+                right=tuple(other == label for other in labels),
+            )
+        )
+    return tuple(rows)
+
+
+def draw_hits(
+    rows: Sequence[HitRow],
+    path: Path | None = None,
+    *,
+    query_image: Callable[[int], Image],
+    gallery_image: Callable[[int], Image],
+    tile: int = 112,
+) -> bytes:
+    """Draw the queries with their hits.
+
+    Args:
+        rows: From `hit_rows`; at least one.
+        path: Also write the PNG here.
+        query_image: Number of a query -> its image, any size and mode.
+        gallery_image: Number of a gallery row -> its image.
+        tile: Side of an image in the picture, pixels.
+
+    Returns:
+        The PNG.
+    """
+    from PIL import Image, ImageDraw
+
+    if not rows:
+        raise ShapeError("There are no queries to draw. Give at least one row of hits.")
+    columns = max(len(row.hits) for row in rows)
+    step = tile + _GAP
+    left = _MARGIN + step + _GAP  # where the hits begin, a little apart from the query
+    row_height = tile + _LINES * (_TEXT + 3) + _GAP + 6
+    top = _MARGIN + _TEXT + 8
+    size = (left + columns * step - _GAP + _MARGIN, top + len(rows) * row_height + _MARGIN - _GAP)
+    canvas = Image.new("RGB", size, "white")
+    draw = ImageDraw.Draw(canvas)
+    font = _font(_TEXT)
+    draw.text((_MARGIN, _MARGIN), "query", font=font, fill=_FAINT)
+    for column in range(columns):
+        draw.text((left + column * step, _MARGIN), str(column + 1), font=font, fill=_FAINT)
+    for number, row in enumerate(rows):
+        y = top + number * row_height
+        _draw_tile(canvas, query_image(row.query), (_MARGIN, y), tile=tile, right=None)
+        _draw_name(draw, row.query_class, (_MARGIN, y + tile + 4), width=tile, font=font)
+        for column, (hit, right) in enumerate(zip(row.hits, row.right, strict=True)):
+            x = left + column * step
+            _draw_tile(canvas, gallery_image(hit), (x, y), tile=tile, right=right)
+            name = row.hit_classes[column]
+            _draw_name(draw, name, (x, y + tile + 4), width=tile, font=font)
+    buffer = io.BytesIO()
+    canvas.save(buffer, format="PNG", optimize=True)
+    if path is not None:
+        path.write_bytes(buffer.getvalue())
+    return buffer.getvalue()
+
+
+def _draw_tile(
+    canvas: Image, image: Image, corner: tuple[int, int], *, tile: int, right: bool | None
+) -> None:
+    """Paste one image in its frame; `right` is None for the query, which is not judged."""
+    from PIL import ImageOps
+
+    colour = _NEUTRAL if right is None else _RIGHT if right else _WRONG
+    inner = tile - 2 * _FRAME
+    x, y = corner
+    canvas.paste(colour, (x, y, x + tile, y + tile))
+    canvas.paste(ImageOps.fit(image.convert("RGB"), (inner, inner)), (x + _FRAME, y + _FRAME))
+    if right is not None:
+        side = max(16, tile // 5)
+        badge = _badge(side, colour, right=right)
+        canvas.paste(badge, (x + tile - side, y), badge)
+
+
+def _badge(side: int, colour: str, *, right: bool) -> Image:
+    """Return a square with a white tick or cross on it."""
+    from PIL import Image, ImageDraw
+
+    big = side * _OVERSAMPLING
+    badge = Image.new("RGBA", (big, big), (0, 0, 0, 0))
+    draw = ImageDraw.Draw(badge)
+    draw.rectangle((0, 0, big, big), fill=colour)
+    strokes = (
+        (((0.22, 0.52), (0.42, 0.74), (0.78, 0.28)),)
+        if right
+        else (((0.27, 0.27), (0.73, 0.73)), ((0.73, 0.27), (0.27, 0.73)))
+    )
+    for stroke in strokes:
+        points = [(x * big, y * big) for x, y in stroke]
+        draw.line(points, fill="white", width=round(big * 0.13), joint="curve")
+    return badge.resize((side, side), Image.Resampling.LANCZOS)
+
+
+def _draw_name(draw: Any, name: str, corner: tuple[int, int], *, width: int, font: Any) -> None:
+    x, y = corner
+    for number, line in enumerate(_wrap(name.replace("_", " "), width=width, font=font)):
+        draw.text((x, y + number * (_TEXT + 3)), line, font=font, fill=_INK)
+
+
+def _wrap(text: str, *, width: int, font: Any) -> list[str]:
+    """Break a name into at most _LINES lines that fit; what is too long ends in an ellipsis."""
+    lines: list[str] = []
+    words = text.split()
+    while words and len(lines) < _LINES:
+        line = words.pop(0)
+        while words and font.getlength(f"{line} {words[0]}") <= width:
+            line = f"{line} {words.pop(0)}"
+        if len(lines) + 1 == _LINES and words:
+            line = " ".join([line, *words])
+        lines.append(_shorten(line, width=width, font=font))
+    return lines
+
+
+def _shorten(line: str, *, width: int, font: Any) -> str:
+    if font.getlength(line) <= width:
+        return line
+    while line and font.getlength(f"{line}…") > width:
+        line = line[:-1]
+    return f"{line.rstrip()}…"
+
+
+def _font(size: int) -> Any:
+    # matplotlib carries DejaVu Sans, which has far more letters than Pillow's own font.
+    import matplotlib
+    from PIL import ImageFont
+
+    path = Path(matplotlib.get_data_path()) / "fonts" / "ttf" / "DejaVuSans.ttf"
+    return ImageFont.truetype(str(path), size)

@@ -1,0 +1,270 @@
+"""Named ways to measure retrieval: labelled embeddings in, `RetrievalScores` out.
+
+Queries are ranked against the whole gallery; a gallery image is relevant when it has the query's
+class. `evaluate_codes` measures learned codes, `evaluate_float` exhaustive search over the same
+embeddings without codes, `evaluate_posthoc_pq` a product quantizer fitted to them afterwards.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from phpq.codes import (
+    CodeArray,
+    Codebooks,
+    FloatArray,
+    IntArray,
+    QueryNorm,
+    check_codes,
+    check_embeddings,
+    normalise_sub_vectors,
+    unpack_codes,
+)
+from phpq.errors import ShapeError
+from phpq.evaluation.metrics import (
+    CodeHealth,
+    PrecisionRecallCurve,
+    RetrievalMetrics,
+    code_health,
+    measure,
+)
+from phpq.evaluation.ranking import (
+    TieGroups,
+    check_labels,
+    label_groups,
+    rank_codes,
+    rank_embeddings,
+)
+
+CUTOFFS = (1, 5, 10, 50, 100)
+_TABLE_QUERIES = 2048  # queries whose lookup tables are in memory at once
+_RECALL_POINTS = 101
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class LabelledEmbeddings:
+    """Embeddings of labelled images.
+
+    Attributes:
+        embeddings: (N, D) float32.
+        labels: (N,) int64.
+    """
+
+    embeddings: FloatArray
+    labels: IntArray
+
+    def __post_init__(self) -> None:
+        embeddings = check_embeddings("embeddings", self.embeddings)
+        object.__setattr__(self, "embeddings", embeddings)
+        object.__setattr__(self, "labels", check_labels("labels", self.labels, len(embeddings)))
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+
+@dataclass(frozen=True, slots=True)
+class RetrievalScores:
+    """What one way of searching achieves on one gallery. Scores are fractions from 0 to 1.
+
+    Attributes:
+        method: "codes", "float" or "pq".
+        map: Tie-aware mean average precision over the whole gallery.
+        precision_at: Mean precision of the first N hits, for each N.
+        pr_curve: Interpolated precision at 101 levels of recall.
+        queries: Queries that were averaged.
+        excluded: Queries left out: no image of their class is in the gallery.
+        gallery: Rows of the gallery.
+        bits: Bits that a gallery image takes.
+        health: Use of the codebooks; None for float search.
+    """
+
+    method: str
+    map: float
+    precision_at: dict[int, float]
+    pr_curve: PrecisionRecallCurve
+    queries: int
+    excluded: int
+    gallery: int
+    bits: int
+    health: CodeHealth | None
+
+    @property
+    def map_percent(self) -> float:
+        """MAP in per cent, as tables print it."""
+        return 100 * self.map
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain data for JSON; MAP, P@N and the curve are in per cent."""
+        return {
+            "method": self.method,
+            "map": self.map_percent,
+            "precision_at": {str(n): 100 * value for n, value in self.precision_at.items()},
+            "pr_curve": {
+                "recall": [100 * value for value in self.pr_curve.recall],
+                "precision": [100 * value for value in self.pr_curve.precision],
+            },
+            "queries": self.queries,
+            "excluded": self.excluded,
+            "gallery": self.gallery,
+            "bits": self.bits,
+            "health": None if self.health is None else self.health.to_dict(),
+        }
+
+
+def evaluate_codes(
+    queries: LabelledEmbeddings,
+    gallery_codes: CodeArray,
+    gallery_labels: IntArray,
+    codebooks: Codebooks,
+    *,
+    query_norm: QueryNorm = "unit",
+    cutoffs: Sequence[int] = CUTOFFS,
+) -> RetrievalScores:
+    """Measure search over learned codes: float queries, coded gallery, AQD by lookup tables.
+
+    Args:
+        queries: (Q, D) embeddings, normalised or not, and their labels.
+        gallery_codes: (N, M) uint8.
+        gallery_labels: (N,) integers.
+        codebooks: What the codes were made with.
+        query_norm: "unit" normalises the sub-vectors of a query, as trained; "raw" does not.
+        cutoffs: The N of P@N.
+    """
+    check_codes("gallery_codes", gallery_codes, codebooks.num_codebooks, codebooks.codebook_size)
+    gallery = label_groups(gallery_codes, gallery_labels)
+
+    def blocks() -> Iterator[TieGroups]:
+        for start in range(0, len(queries), _TABLE_QUERIES):
+            part = slice(start, start + _TABLE_QUERIES)
+            tables = codebooks.lookup_tables(queries.embeddings[part], norm=query_norm)
+            yield from rank_codes(tables, queries.labels[part], gallery=gallery)
+
+    return _scores(
+        "codes",
+        measure(blocks(), cutoffs=cutoffs, recall_points=_RECALL_POINTS),
+        bits=codebooks.bits,
+        health=code_health(gallery_codes, codebooks.codebook_size),
+    )
+
+
+def evaluate_float(
+    queries: LabelledEmbeddings,
+    gallery: LabelledEmbeddings,
+    *,
+    sub_vectors: int,
+    cutoffs: Sequence[int] = CUTOFFS,
+) -> RetrievalScores:
+    """Measure exhaustive inner-product search over the float embeddings, without codes.
+
+    Args:
+        queries: (Q, D) embeddings and labels.
+        gallery: (N, D) embeddings and labels.
+        sub_vectors: M; sub-vectors are normalised as the quantizer does it. 1 is cosine.
+        cutoffs: The N of P@N.
+    """
+    blocks = rank_embeddings(
+        normalise_sub_vectors(queries.embeddings, sub_vectors),
+        queries.labels,
+        gallery=normalise_sub_vectors(gallery.embeddings, sub_vectors),
+        gallery_labels=gallery.labels,
+    )
+    metrics = measure(blocks, cutoffs=cutoffs, recall_points=_RECALL_POINTS)
+    return _scores("float", metrics, bits=32 * gallery.embeddings.shape[1], health=None)
+
+
+def evaluate_posthoc_pq(
+    queries: LabelledEmbeddings,
+    gallery: LabelledEmbeddings,
+    *,
+    num_codebooks: int,
+    codebook_size: int = 256,
+    seed: int = 0,
+    sub_vectors: int | None = None,
+    cutoffs: Sequence[int] = CUTOFFS,
+) -> RetrievalScores:
+    """Measure plain product quantization, fitted to the gallery after the embeddings were learned.
+
+    faiss finds the codewords by k-means on the gallery itself, and encodes by the nearest codeword;
+    queries stay float and are scored by inner product with the decoded rows.
+
+    Args:
+        queries: (Q, D) embeddings and labels.
+        gallery: (N, D) embeddings and labels.
+        num_codebooks: M.
+        codebook_size: K, a power of two up to 256.
+        seed: Of the k-means.
+        sub_vectors: Into how many sub-vectors embeddings are cut to be normalised; None is M.
+        cutoffs: The N of P@N.
+    """
+    parts = sub_vectors or num_codebooks
+    rows = normalise_sub_vectors(gallery.embeddings, parts)
+    vectors = normalise_sub_vectors(queries.embeddings, parts)
+    centroids, codes = _fit_pq(rows, num_codebooks, codebook_size=codebook_size, seed=seed)
+    labelled = label_groups(codes, gallery.labels)
+
+    def blocks() -> Iterator[TieGroups]:
+        for start in range(0, len(queries), _TABLE_QUERIES):
+            part = slice(start, start + _TABLE_QUERIES)
+            block = vectors[part].reshape(-1, num_codebooks, centroids.shape[2])
+            tables = np.einsum("qmd,mkd->qmk", block, centroids, optimize=True)
+            yield from rank_codes(tables, queries.labels[part], gallery=labelled)
+
+    return _scores(
+        "pq",
+        measure(blocks(), cutoffs=cutoffs, recall_points=_RECALL_POINTS),
+        bits=num_codebooks * (codebook_size.bit_length() - 1),
+        health=code_health(codes, codebook_size),
+    )
+
+
+def _fit_pq(
+    rows: FloatArray, num_codebooks: int, *, codebook_size: int, seed: int
+) -> tuple[FloatArray, CodeArray]:
+    """Return centroids (M, K, d) float32 and codes (N, M) uint8."""
+    import faiss
+
+    if not 2 <= codebook_size <= 256 or codebook_size & (codebook_size - 1):
+        raise ShapeError(
+            f"codebook_size={codebook_size!r} is not allowed; use a power of two from 2 to 256."
+        )
+    if not len(rows) or rows.shape[1] % num_codebooks:
+        raise ShapeError(
+            f"The gallery has shape {rows.shape}; expected at least one row, and columns that "
+            f"{num_codebooks} codebooks divide. Choose another number of codebooks."
+        )
+    dim = rows.shape[1] // num_codebooks
+    bits = codebook_size.bit_length() - 1
+    quantizer = faiss.ProductQuantizer(rows.shape[1], num_codebooks, bits)
+    if len(rows) > codebook_size:
+        quantizer.cp.seed = seed
+        quantizer.cp.min_points_per_centroid = 1  # no warning: small galleries are our case
+        quantizer.train(rows)
+    else:
+        # k-means is not defined; with a codeword for each row nothing is lost anyway.
+        filled = rows[np.arange(codebook_size) % len(rows)]
+        words = filled.reshape(codebook_size, num_codebooks, dim).transpose(1, 0, 2)
+        faiss.copy_array_to_vector(np.ascontiguousarray(words).ravel(), quantizer.centroids)
+    centroids = faiss.vector_to_array(quantizer.centroids)
+    centroids = centroids.reshape(num_codebooks, codebook_size, dim)
+    packed = quantizer.compute_codes(rows)
+    return centroids, unpack_codes(packed, num_codebooks, bits_per_index=bits)
+
+
+def _scores(
+    method: str, metrics: RetrievalMetrics, *, bits: int, health: CodeHealth | None
+) -> RetrievalScores:
+    return RetrievalScores(
+        method=method,
+        map=metrics.map,
+        precision_at=metrics.precision_at,
+        pr_curve=metrics.curve,
+        queries=metrics.queries,
+        excluded=metrics.excluded,
+        gallery=metrics.gallery,
+        bits=bits,
+        health=health,
+    )

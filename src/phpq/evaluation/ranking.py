@@ -1,0 +1,235 @@
+"""From scores to ranked tie groups: what every retrieval measure is computed from.
+
+A gallery with short codes has many equal scores. `rank_codes` and `rank_scores` order the gallery
+for each query, merge what is tied, and keep the tie groups that hold a relevant item: the measures
+in `metrics.py` need nothing else. Blocks of queries are yielded, so memory stays small.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from phpq.codes import (
+    CodeArray,
+    CodeGroups,
+    FloatArray,
+    IntArray,
+    check_embeddings,
+    group_codes,
+    score_codes,
+)
+from phpq.errors import ShapeError
+
+_BLOCK_SCORES = 1 << 18  # scores sorted at once; larger blocks fall out of the cache
+_SIZE_BITS = 32
+_SIZE_MASK = (1 << _SIZE_BITS) - 1
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class TieGroups:
+    """The tie groups with a relevant item, for a block of queries, best score first.
+
+    Attributes:
+        query: (T,) int64 ascending, the query of each group, counted from the block's first.
+        size: (T,) int64, items of the group.
+        relevant: (T,) int64, relevant items of the group, at least 1.
+        size_before: (T,) int64, items of the gallery with a better score.
+        relevant_before: (T,) int64, relevant items with a better score.
+        relevant_total: (B,) int64, relevant items of each query in the whole gallery; may be 0.
+        gallery_size: N.
+    """
+
+    query: IntArray
+    size: IntArray
+    relevant: IntArray
+    size_before: IntArray
+    relevant_before: IntArray
+    relevant_total: IntArray
+    gallery_size: int
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class LabelledGroups:
+    """Distinct codes and how many rows of each class hold them (the counts, by class).
+
+    Attributes:
+        groups: The distinct codes.
+        classes: (C,) int64, the labels that occur, ascending.
+        offsets: (C + 1,) int64; entries offsets[c]:offsets[c+1] belong to classes[c].
+        members: (E,) int64, the distinct code of each entry.
+        counts: (E,) int64, rows of that class with that code.
+    """
+
+    groups: CodeGroups
+    classes: IntArray
+    offsets: IntArray
+    members: IntArray
+    counts: IntArray
+
+
+def label_groups(codes: CodeArray, labels: IntArray) -> LabelledGroups:
+    """Group a gallery by distinct code, and count the classes inside each group.
+
+    Args:
+        codes: (N, M) uint8, N at least 1.
+        labels: (N,) integers.
+    """
+    groups = group_codes(codes)
+    return _count_classes(groups, check_labels("gallery_labels", labels, len(codes)))
+
+
+def rank_codes(
+    tables: FloatArray, query_labels: IntArray, *, gallery: LabelledGroups
+) -> Iterator[TieGroups]:
+    """Rank a gallery of codes for each query: distinct codes are scored and sorted, not rows.
+
+    Args:
+        tables: (Q, M, K) float32, from `Codebooks.lookup_tables`.
+        query_labels: (Q,) integers; a gallery row of the same label is relevant.
+        gallery: From `label_groups`.
+
+    Yields:
+        Blocks of queries, in order.
+    """
+    labels = check_labels("query_labels", query_labels, len(tables))
+    step = max(1, _BLOCK_SCORES // len(gallery.groups.sizes))
+    for start in range(0, len(labels), step):
+        scores = score_codes(tables[start : start + step], gallery.groups.codes)
+        yield _rank_block(scores, labels[start : start + step], gallery)
+
+
+def rank_scores(
+    scores: FloatArray, query_labels: IntArray, *, gallery_labels: IntArray
+) -> Iterator[TieGroups]:
+    """Rank a gallery by a ready matrix of scores, where every row is its own group.
+
+    Args:
+        scores: (Q, N) float, higher is better, N at least 1.
+        query_labels: (Q,) integers.
+        gallery_labels: (N,) integers; equal to the query's label means relevant.
+
+    Yields:
+        Blocks of queries, in order.
+    """
+    values = check_embeddings("scores", scores)
+    labels = check_labels("query_labels", query_labels, len(values))
+    gallery = _every_row(check_labels("gallery_labels", gallery_labels, values.shape[1]))
+    step = max(1, _BLOCK_SCORES // values.shape[1])
+    for start in range(0, len(labels), step):
+        yield _rank_block(values[start : start + step], labels[start : start + step], gallery)
+
+
+def rank_embeddings(
+    queries: FloatArray,
+    query_labels: IntArray,
+    *,
+    gallery: FloatArray,
+    gallery_labels: IntArray,
+) -> Iterator[TieGroups]:
+    """Rank a gallery by inner product of float embeddings, without ever holding all scores.
+
+    Args:
+        queries: (Q, D) float.
+        query_labels: (Q,) integers.
+        gallery: (N, D) float, N at least 1.
+        gallery_labels: (N,) integers.
+
+    Yields:
+        Blocks of queries, in order.
+    """
+    rows = check_embeddings("gallery", gallery)
+    vectors = check_embeddings("queries", queries, rows.shape[1])
+    labels = check_labels("query_labels", query_labels, len(vectors))
+    labelled = _every_row(check_labels("gallery_labels", gallery_labels, len(rows)))
+    step = max(1, _BLOCK_SCORES // len(rows))
+    for start in range(0, len(labels), step):
+        scores = vectors[start : start + step] @ rows.T
+        yield _rank_block(scores, labels[start : start + step], labelled)
+
+
+def check_labels(name: str, labels: Any, length: int) -> IntArray:
+    """Return (length,) int64 labels, or raise a `ShapeError` that names the argument."""
+    array = np.asarray(labels)
+    if array.ndim != 1 or array.dtype.kind not in "iu" or len(array) != length:
+        raise ShapeError(
+            f"{name} has shape {array.shape} and dtype {str(array.dtype)!r}; expected one integer "
+            f"a row, shape ({length},). Number the classes from 0."
+        )
+    return array.astype(np.int64)
+
+
+def _every_row(labels: IntArray) -> LabelledGroups:
+    rows = np.arange(len(labels), dtype=np.int64)
+    no_codes = np.zeros((len(labels), 1), dtype=np.uint8)
+    return _count_classes(CodeGroups(no_codes, rows, np.ones_like(rows)), labels)
+
+
+def _count_classes(groups: CodeGroups, labels: IntArray) -> LabelledGroups:
+    if not len(labels):
+        raise ShapeError("The gallery is empty; expected at least one row. Add images to it.")
+    classes, class_of_row = np.unique(labels, return_inverse=True)
+    pairs, counts = np.unique(
+        class_of_row.astype(np.int64) * len(groups.sizes) + groups.group_of_row, return_counts=True
+    )
+    offsets = np.searchsorted(pairs, np.arange(len(classes) + 1) * len(groups.sizes))
+    return LabelledGroups(
+        groups=groups,
+        classes=classes,
+        offsets=offsets.astype(np.int64),
+        members=pairs % len(groups.sizes),
+        counts=counts.astype(np.int64),
+    )
+
+
+def _rank_block(scores: FloatArray, labels: IntArray, gallery: LabelledGroups) -> TieGroups:
+    """Sort one block, merge exactly equal scores, keep the groups with a relevant item."""
+    queries, columns = scores.shape
+    descending = np.negative(scores)
+    order = descending.argsort(axis=1)
+    order += np.arange(queries)[:, None] * columns
+    flat = order.ravel()
+    values = descending.ravel()[flat]
+    starts_group = np.empty(len(flat), dtype=bool)
+    np.not_equal(values[1:], values[:-1], out=starts_group[1:])
+    starts_group[::columns] = True
+    starts = np.flatnonzero(starts_group)
+    query = starts // columns
+    packed = np.add.reduceat(_packed_counts(labels, gallery).ravel()[flat], starts)
+    size, hits = packed & _SIZE_MASK, packed >> _SIZE_BITS
+    total = np.bincount(query, weights=hits, minlength=queries).astype(np.int64)
+    size_before = size.cumsum() - size - query * len(gallery.groups.group_of_row)
+    hits_before = hits.cumsum() - hits - (total.cumsum() - total)[query]
+    keep = np.flatnonzero(hits)
+    return TieGroups(
+        query=query[keep],
+        size=size[keep],
+        relevant=hits[keep],
+        size_before=size_before[keep],
+        relevant_before=hits_before[keep],
+        relevant_total=total,
+        gallery_size=len(gallery.groups.group_of_row),
+    )
+
+
+def _packed_counts(labels: IntArray, gallery: LabelledGroups) -> IntArray:
+    """Return (B, G): rows of each distinct code and, in the high bits, those of the query's label.
+
+    Both counts travel through the sort in one number, which halves the memory traffic.
+    """
+    packed = np.tile(gallery.groups.sizes, (len(labels), 1))
+    position = np.searchsorted(gallery.classes, labels)
+    position[position == len(gallery.classes)] = 0
+    known = np.flatnonzero(gallery.classes[position] == labels)
+    first = gallery.offsets[position[known]]
+    lengths = gallery.offsets[position[known] + 1] - first
+    # Entry numbers of all known queries in one array: a range for each, laid end to end.
+    ends = lengths.cumsum()
+    entries = np.arange(int(lengths.sum())) + np.repeat(first - (ends - lengths), lengths)
+    packed[np.repeat(known, lengths), gallery.members[entries]] += (
+        gallery.counts[entries] << _SIZE_BITS
+    )
+    return packed

@@ -1,0 +1,251 @@
+"""A trained model and a data set in, every measure of its retrieval out, and a folder to look at.
+
+    metrics.json  report.html  precision_at.png  precision_recall.png  top10.png
+    gallery_codes.npy  gallery.json      what `phpq search` reads
+
+Codes, float search and post-hoc PQ are measured on the same embeddings. The model comes as an
+argument, so that this module needs no torch.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from phpq._version import __version__
+from phpq.codes import CodeArray
+from phpq.config import to_dict
+from phpq.data import Dataset, SkippedImage, hold_out
+from phpq.errors import ConfigError
+from phpq.evaluation.embedding import EmbeddedImages, Progress, embed_readable
+from phpq.evaluation.history import EpochScores
+from phpq.evaluation.page import Pictures, build_page
+from phpq.evaluation.pictures import draw_hits, hit_rows
+from phpq.evaluation.plots import plot_precision_at, plot_precision_recall
+from phpq.evaluation.protocol import (
+    RetrievalScores,
+    evaluate_codes,
+    evaluate_float,
+    evaluate_posthoc_pq,
+)
+from phpq.evaluation.report import write_report
+from phpq.evaluation.snapshot import take_snapshot, write_snapshot
+from phpq.evaluation.timing import SearchTiming, time_search
+from phpq.files import write_bytes, write_json
+from phpq.index import FlatIndex
+
+if TYPE_CHECKING:
+    from phpq.model import Model
+
+FOLDER = "evaluation"  # of a run
+METRICS = "metrics.json"
+REPORT = "report.html"
+CUTOFFS = (1, 5, 10, 20, 50, 100, 200, 500, 1000)
+TIMED_QUERIES = 1000
+SHOWN_QUERIES = 8
+SHOWN_HITS = 10
+
+
+@dataclass(frozen=True, slots=True)
+class Evaluation:
+    """What a model achieves on a data set.
+
+    Attributes:
+        dataset: Name of the data set.
+        source: What opens it again; may be empty.
+        held_out: > 0: the queries are that many images a class of the training split, as in the
+            run's training, and the test split was not looked at.
+        bits: Of a code.
+        settings: The model's resolved config, as plain data.
+        epochs_trained: Epochs that the model has learned.
+        fingerprint: Of its weights.
+        codes: Search over the learned codes.
+        float_search: Exhaustive search over the same embeddings.
+        posthoc_pq: A product quantizer of as many bits, fitted to the same embeddings.
+        timing: 1,000 queries by codes and by float search.
+        epochs: MAP of the run's last and best epoch; None without a run.
+        skipped: Images that could not be read.
+        folder: Where the files are; None if none were written.
+    """
+
+    dataset: str
+    source: str
+    held_out: int
+    bits: int
+    settings: dict[str, dict[str, Any]]
+    epochs_trained: int
+    fingerprint: str
+    codes: RetrievalScores
+    float_search: RetrievalScores
+    posthoc_pq: RetrievalScores
+    timing: SearchTiming
+    epochs: EpochScores | None
+    skipped: tuple[SkippedImage, ...]
+    folder: Path | None = None
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain data for JSON; MAP and P@N in per cent."""
+        return {
+            "phpq_version": __version__,
+            "dataset": self.dataset,
+            "source": self.source,
+            "held_out_per_class": self.held_out,
+            "bits": self.bits,
+            "map": {str(self.bits): self.codes.map_percent},
+            "map_float": self.float_search.map_percent,
+            "map_pq": self.posthoc_pq.map_percent,
+            "scores": {
+                "codes": self.codes.to_dict(),
+                "float": self.float_search.to_dict(),
+                "pq": self.posthoc_pq.to_dict(),
+            },
+            "timing": self.timing.to_dict(),
+            "epochs": None if self.epochs is None else self.epochs.to_dict(),
+            "skipped": [{"id": image.id, "reason": image.reason} for image in self.skipped],
+            "model": {
+                "fingerprint": self.fingerprint,
+                "epochs_trained": self.epochs_trained,
+                "config": self.settings,
+            },
+        }
+
+
+def evaluate_model(
+    model: Model,
+    dataset: Dataset,
+    *,
+    out: Path | None = None,
+    epochs: EpochScores | None = None,
+    progress: Progress | None = None,
+) -> Evaluation:
+    """Measure a model: the test split asks, the training split is the gallery.
+
+    A model that was trained with held-out queries is measured on those again when it meets its own
+    data set, so that settings can be compared without a look at the test split.
+
+    Args:
+        model: Trained.
+        dataset: Any labelled images; their classes need not be those that it learned.
+        out: Folder for the files; made if need be. None writes nothing.
+        epochs: Of the run, to be shown beside.
+        progress: Called with (what is done, images done, images in all).
+    """
+    if out is not None:
+        _make_folder(out)
+    own = model.card.dataset in (dataset.source, dataset.name)
+    held_out = model.card.config.data.holdout_per_class if own else 0
+    if held_out:
+        dataset = replace(hold_out(dataset, held_out, seed=0), source=dataset.source)
+    gallery = embed_readable(model, dataset.train, progress=progress)
+    queries = embed_readable(model, dataset.test, progress=progress)
+    codes = model.codebooks.encode(gallery.embeddings)
+    codes_scores, float_scores, pq_scores = _measure(model, queries, gallery, codes)
+    evaluation = Evaluation(
+        dataset=dataset.name,
+        source=dataset.source,
+        held_out=held_out,
+        bits=model.bits,
+        settings=to_dict(model.card.config),
+        epochs_trained=model.epochs,
+        fingerprint=model.fingerprint(),
+        codes=codes_scores,
+        float_search=float_scores,
+        posthoc_pq=pq_scores,
+        timing=time_search(
+            queries.embeddings,
+            gallery.embeddings,
+            codebooks=model.codebooks,
+            num_queries=TIMED_QUERIES,
+            query_norm=model.card.config.quantizer.query_norm,
+        ),
+        epochs=epochs,
+        skipped=(*gallery.skipped, *queries.skipped),
+        folder=out,
+    )
+    if out is not None:
+        top10 = _draw_top10(model, queries, gallery, codes)
+        _write(evaluation, out, top10)
+        snapshot = take_snapshot(codes, gallery.images, fingerprint=evaluation.fingerprint)
+        write_snapshot(out, snapshot)
+    return evaluation
+
+
+def _measure(
+    model: Model, queries: EmbeddedImages, gallery: EmbeddedImages, codes: CodeArray
+) -> tuple[RetrievalScores, RetrievalScores, RetrievalScores]:
+    """Return the scores of the codes, of float search and of post-hoc PQ."""
+    books, size = model.codebooks.num_codebooks, model.codebooks.codebook_size
+    asking, asked = queries.labelled(), gallery.labelled()
+    # Where N exceeds the gallery, P@N says nothing more.
+    cutoffs = [n for n in CUTOFFS if n <= len(asked)]
+    return (
+        evaluate_codes(
+            asking,
+            codes,
+            gallery_labels=asked.labels,
+            codebooks=model.codebooks,
+            query_norm=model.card.config.quantizer.query_norm,
+            cutoffs=cutoffs,
+        ),
+        evaluate_float(asking, asked, sub_vectors=books, cutoffs=cutoffs),
+        evaluate_posthoc_pq(
+            asking, asked, num_codebooks=books, codebook_size=size, cutoffs=cutoffs
+        ),
+    )
+
+
+def _draw_top10(
+    model: Model, queries: EmbeddedImages, gallery: EmbeddedImages, codes: CodeArray
+) -> bytes:
+    """Draw the first hits of a few queries, as a PNG."""
+    chosen = _spread_queries(queries)
+    result = FlatIndex(model.codebooks, codes).search(
+        queries.embeddings[chosen],
+        SHOWN_HITS,
+        query_norm=model.card.config.quantizer.query_norm,
+    )
+    rows = hit_rows(
+        result,
+        chosen,
+        query_labels=queries.images.labels,
+        gallery_labels=gallery.images.labels,
+        class_names=gallery.images.class_names,
+    )
+    return draw_hits(rows, query_image=queries.images.read, gallery_image=gallery.images.read)
+
+
+def _spread_queries(queries: EmbeddedImages) -> list[int]:
+    """Pick the first query of classes spread evenly over all: chosen before the result is seen."""
+    classes, first = np.unique(queries.images.labels, return_index=True)
+    places = np.linspace(0, len(classes) - 1, min(SHOWN_QUERIES, len(classes)))
+    return [int(first[round(place)]) for place in places]
+
+
+def _write(evaluation: Evaluation, folder: Path, top10: bytes) -> None:
+    scores = {
+        f"PHPQ codes, {evaluation.bits} bits": evaluation.codes,
+        "float search": evaluation.float_search,
+        f"post-hoc PQ, {evaluation.posthoc_pq.bits} bits": evaluation.posthoc_pq,
+    }
+    pictures = Pictures(
+        precision_at=plot_precision_at(scores),
+        precision_recall=plot_precision_recall(scores),
+        top10=top10,
+    )
+    write_bytes(folder / "precision_at.png", pictures.precision_at)
+    write_bytes(folder / "precision_recall.png", pictures.precision_recall)
+    write_bytes(folder / "top10.png", pictures.top10)
+    write_report(folder / REPORT, build_page(evaluation, pictures))
+    write_json(folder / METRICS, evaluation.to_dict())
+
+
+def _make_folder(folder: Path) -> None:
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ConfigError(
+            f"Cannot make the folder {str(folder)!r}: {error.strerror}. Give another (--out DIR)."
+        ) from error

@@ -1,0 +1,169 @@
+"""The efficiency figure: the time to answer 1,000 queries by codes and by exhaustive float search.
+
+Both searches are numpy in this process, over the same gallery, taken in turns: a repeat times one,
+then the other, so that a busy machine disturbs both alike. Neither is given a thread limit: each
+uses the threads that numpy's matrix product has (set OPENBLAS_NUM_THREADS=1 or OMP_NUM_THREADS=1
+before Python starts for the single-thread figure; `threads` records what was set). Embedding
+and normalising the queries is the same work for both and is left out.
+"""
+
+from __future__ import annotations
+
+import os
+import statistics
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from phpq.codes import (
+    Codebooks,
+    FloatArray,
+    QueryNorm,
+    check_embeddings,
+    normalise_sub_vectors,
+)
+from phpq.errors import ShapeError
+from phpq.index import FlatIndex, SearchResult
+
+_BLOCK_SCORES = 1 << 22  # scores of one block of float search
+
+
+@dataclass(frozen=True, slots=True)
+class SearchTiming:
+    """Seconds for one batch of queries, median of the repeats.
+
+    Attributes:
+        code_seconds: Lookup tables, AQD of the distinct codes, top-k.
+        float_seconds: Inner products with every gallery row, top-k.
+        queries: Queries of the batch.
+        gallery: Rows of the gallery.
+        distinct_codes: Different codes among them.
+        top_k: Hits a query.
+        repeats: Timed repeats, after one that warms up.
+        threads: Threads numpy's matrix product may use, as set by the environment, else the cores
+            this process may run on.
+    """
+
+    code_seconds: float
+    float_seconds: float
+    queries: int
+    gallery: int
+    distinct_codes: int
+    top_k: int
+    repeats: int
+    threads: int
+
+    @property
+    def ratio(self) -> float:
+        """How many times faster the codes are."""
+        return self.float_seconds / self.code_seconds
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain data for JSON."""
+        return {
+            "code_seconds": self.code_seconds,
+            "float_seconds": self.float_seconds,
+            "ratio": self.ratio,
+            "queries": self.queries,
+            "gallery": self.gallery,
+            "distinct_codes": self.distinct_codes,
+            "top_k": self.top_k,
+            "repeats": self.repeats,
+            "threads": self.threads,
+        }
+
+
+def time_search(
+    queries: FloatArray,
+    gallery: FloatArray,
+    *,
+    codebooks: Codebooks,
+    num_queries: int = 1000,
+    top_k: int = 10,
+    repeats: int = 5,
+    query_norm: QueryNorm = "unit",
+) -> SearchTiming:
+    """Time both searches in the same run.
+
+    Args:
+        queries: (Q, D) float; repeated in turn where there are fewer than `num_queries`.
+        gallery: (N, D) float embeddings; the codes are made from them here, untimed.
+        codebooks: Of the model.
+        num_queries: Queries of the batch.
+        top_k: Hits a query.
+        repeats: Timed repeats of each search.
+        query_norm: "unit" or "raw", see `Codebooks.lookup_tables`.
+    """
+    rows = check_embeddings("gallery", gallery, codebooks.embedding_dim)
+    vectors = check_embeddings("queries", queries, codebooks.embedding_dim)
+    if not len(rows) or not len(vectors) or min(num_queries, top_k, repeats) < 1:
+        raise ShapeError(
+            f"Timing {num_queries!r} of {len(vectors)} queries over {len(rows)} rows, "
+            f"top_k={top_k!r}, repeats={repeats!r}: each must be at least 1."
+        )
+    batch = vectors[np.arange(num_queries) % len(vectors)]
+    index = FlatIndex(codebooks, codebooks.encode(rows))
+    unit_rows = normalise_sub_vectors(rows, codebooks.num_codebooks)
+    unit_batch = normalise_sub_vectors(batch, codebooks.num_codebooks)
+    code_times, float_times = [], []
+    # Normalising queries is the same work for both, so it is done before.
+    code_batch = unit_batch if query_norm == "unit" else batch
+    for repeat in range(repeats + 1):
+        by_codes = _seconds(lambda: index.search(code_batch, top_k, query_norm="raw"))
+        by_float = _seconds(lambda: search_float(unit_batch, unit_rows, top_k=top_k))
+        if repeat:  # the first warms up caches and threads
+            code_times.append(by_codes)
+            float_times.append(by_float)
+    return SearchTiming(
+        code_seconds=statistics.median(code_times),
+        float_seconds=statistics.median(float_times),
+        queries=num_queries,
+        gallery=len(rows),
+        distinct_codes=index.distinct_codes,
+        top_k=top_k,
+        repeats=repeats,
+        threads=_threads(),
+    )
+
+
+def search_float(queries: FloatArray, gallery: FloatArray, *, top_k: int = 10) -> SearchResult:
+    """Search exhaustively by inner product: one matrix product and a partial sort a block.
+
+    Args:
+        queries: (Q, D) float32.
+        gallery: (N, D) float32.
+        top_k: Hits a query; at most N are returned.
+
+    Returns:
+        ids (Q, min(k, N)) int64 and scores float32, best first.
+    """
+    count = min(top_k, len(gallery))
+    ids = np.empty((len(queries), count), dtype=np.int64)
+    scores = np.empty((len(queries), count), dtype=np.float32)
+    step = max(1, _BLOCK_SCORES // len(gallery))
+    for start in range(0, len(queries), step):
+        block = queries[start : start + step] @ gallery.T
+        np.negative(block, out=block)  # partition is ascending
+        best = np.argpartition(block, count - 1, axis=1)[:, :count]
+        values = np.take_along_axis(block, best, axis=1)
+        order = np.lexsort((best, values), axis=1)
+        ids[start : start + step] = np.take_along_axis(best, order, axis=1)
+        scores[start : start + step] = -np.take_along_axis(values, order, axis=1)
+    return SearchResult(ids=ids, scores=scores)
+
+
+def _seconds(search: Callable[[], object]) -> float:
+    start = time.perf_counter()
+    search()
+    return time.perf_counter() - start
+
+
+def _threads() -> int:
+    # Read only to be reported beside the figure.
+    for name in ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS"):
+        if os.environ.get(name, "").isdigit():
+            return int(os.environ[name])
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

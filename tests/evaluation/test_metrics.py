@@ -1,0 +1,202 @@
+"""Tie-aware measures against brute force over every order of the tied items."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from phpq.codes import FloatArray, IntArray
+from phpq.errors import ShapeError
+from phpq.evaluation.metrics import (
+    RetrievalMetrics,
+    code_health,
+    mean_average_precision,
+    measure,
+    precision_at,
+    precision_at_recall,
+    precision_recall_curve,
+    tie_aware_average_precision,
+)
+from phpq.evaluation.ranking import TieGroups, label_groups, rank_codes, rank_scores
+from reference import (
+    average_precision_loop,
+    average_precision_over_permutations,
+    precision_at_loop,
+    precision_at_recall_loop,
+    random_codebooks,
+    relevance,
+)
+
+
+def rank(scores: object, relevant: object) -> TieGroups:
+    """Rank one query whose relevant items are given."""
+    row = np.asarray(scores, dtype=np.float32)[None]
+    labels = np.asarray(relevant).astype(np.int64)
+    (groups,) = rank_scores(row, np.array([1]), gallery_labels=labels)
+    return groups
+
+
+ranked_list = st.lists(st.tuples(st.integers(0, 2), st.booleans()), min_size=1, max_size=7).filter(
+    lambda items: any(hit for _, hit in items)
+)
+long_list = st.lists(st.tuples(st.integers(0, 9), st.booleans()), min_size=1, max_size=60).filter(
+    lambda items: any(hit for _, hit in items)
+)
+
+
+@given(items=ranked_list, cutoff=st.one_of(st.none(), st.integers(1, 9)))
+@settings(max_examples=60, deadline=None)
+def test_expected_ap_is_the_mean_over_all_orders_of_ties(
+    items: list[tuple[int, bool]], cutoff: int | None
+) -> None:
+    scores, relevant = zip(*items, strict=True)
+    fast = tie_aware_average_precision(rank(scores, relevant), cutoff=cutoff)
+    twin = average_precision_over_permutations(scores, relevant, cutoff)
+    assert fast.tolist() == [pytest.approx(twin, abs=1e-12)]
+
+
+def test_without_ties_it_is_plain_average_precision() -> None:
+    rng = np.random.default_rng(0)
+    relevant = rng.random(500) < 0.1
+    scores = -np.arange(500)
+    ap = tie_aware_average_precision(rank(scores, relevant))[0]
+    assert ap == pytest.approx(average_precision_loop(relevant.tolist()), abs=1e-12)
+
+
+def test_one_early_hit_does_not_score_one() -> None:
+    # Dividing by the hits found, as a well-known toolbox does, would give 1.0 here.
+    scores = -np.arange(10)
+    one_hit = np.array([1, 0, 0, 0, 0, 1, 1, 1, 1, 1])
+    two_hits = np.array([1, 0, 1, 0, 0, 0, 1, 1, 1, 1])
+    ap_one = tie_aware_average_precision(rank(scores, one_hit), cutoff=5)[0]
+    ap_two = tie_aware_average_precision(rank(scores, two_hits), cutoff=5)[0]
+    assert ap_one == pytest.approx(1 / 5)
+    assert ap_two > ap_one
+    perfect = np.array([1, 1, 1, 1, 1, 1, 0, 0, 0, 0])
+    assert tie_aware_average_precision(rank(scores, perfect), cutoff=5)[0] == pytest.approx(1)
+
+
+def test_all_tied_scores_the_share_of_relevant_items_or_more() -> None:
+    relevant = np.arange(1000) < 100
+    ap = tie_aware_average_precision(rank(np.zeros(1000), relevant))[0]
+    assert 0.1 < ap < 0.11  # 0.1 plus the luck of early hits
+
+
+@given(items=long_list, n=st.integers(1, 80))
+@settings(max_examples=60, deadline=None)
+def test_precision_at_equals_its_twin(items: list[tuple[int, bool]], n: int) -> None:
+    scores, relevant = zip(*items, strict=True)
+    found = precision_at(rank(scores, relevant), [n, 1])
+    assert found[0, 0] == pytest.approx(precision_at_loop(scores, relevant, n), abs=1e-12)
+    assert found[0, 1] == pytest.approx(precision_at_loop(scores, relevant, 1), abs=1e-12)
+
+
+@given(items=long_list, points=st.sampled_from([2, 11, 101]))
+@settings(max_examples=60, deadline=None)
+def test_precision_at_recall_equals_its_twin(items: list[tuple[int, bool]], points: int) -> None:
+    scores, relevant = zip(*items, strict=True)
+    found = precision_at_recall(rank(scores, relevant), points)[0]
+    np.testing.assert_allclose(found, precision_at_recall_loop(scores, relevant, points), atol=1e-9)
+    assert (np.diff(found) <= 1e-9).all()  # interpolated precision never rises with recall
+
+
+@given(seed=st.integers(0, 2**32 - 1))
+@settings(max_examples=25, deadline=None)
+def test_the_order_of_the_gallery_never_changes_a_measure(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    codebooks = random_codebooks(rng, num_codebooks=2, codebook_size=4, sub_dim=2)
+    codes = rng.integers(0, 4, (80, 2)).astype(np.uint8)
+    labels, query_labels = rng.integers(0, 6, 80), rng.integers(0, 6, 20)
+    tables = codebooks.lookup_tables(rng.standard_normal((20, 4)).astype(np.float32))
+    order = rng.permutation(80)
+
+    def measured(rows: IntArray) -> RetrievalMetrics:
+        gallery = label_groups(codes[rows], labels[rows])
+        return measure(rank_codes(tables, query_labels, gallery=gallery), cutoffs=(1, 10, 100))
+
+    assert measured(np.arange(80)) == measured(order)  # to the last bit
+
+
+def test_means_equal_loops_over_queries_and_skip_queries_without_relevant_items() -> None:
+    rng = np.random.default_rng(5)
+    scores: FloatArray = rng.integers(0, 4, (12, 7)).astype(np.float32)
+    gallery_labels, query_labels = rng.integers(0, 3, 7), rng.integers(0, 4, 12)
+    query_labels[4] = 99
+    relevant = relevance(query_labels, gallery_labels)
+    pairs = [(s.tolist(), r) for s, r in zip(scores, relevant, strict=True) if any(r)]
+    result = measure(
+        rank_scores(scores, query_labels, gallery_labels=gallery_labels), cutoffs=(1, 3)
+    )
+    expected = [average_precision_over_permutations(s, r) for s, r in pairs]
+    assert result.map == pytest.approx(math.fsum(expected) / len(pairs), abs=1e-12)
+    assert (result.queries, result.excluded) == (len(pairs), 12 - len(pairs))
+    assert result.excluded >= 1
+    assert result.gallery == 7
+    for n in (1, 3):
+        twin = [precision_at_loop(s, r, n) for s, r in pairs]
+        assert result.precision_at[n] == pytest.approx(math.fsum(twin) / len(pairs), abs=1e-12)
+    curves = [precision_at_recall_loop(s, r, 11) for s, r in pairs]
+    np.testing.assert_allclose(result.curve.precision, np.mean(curves, axis=0), atol=1e-9)
+    assert result.curve.recall == tuple(i / 10 for i in range(11))
+    blocks = list(rank_scores(scores, query_labels, gallery_labels=gallery_labels))
+    assert mean_average_precision(blocks) == result.map
+    assert precision_recall_curve(blocks) == result.curve
+
+
+def test_no_query_with_relevant_items_gives_zero_and_not_nan() -> None:
+    scores = np.zeros((2, 3), dtype=np.float32)
+    blocks = list(rank_scores(scores, np.array([5, 6]), gallery_labels=np.array([0, 1, 2])))
+    result = measure(blocks, cutoffs=(1,))
+    assert (result.map, result.queries, result.excluded) == (0.0, 0, 2)
+    assert result.precision_at == {1: 0.0}
+    assert set(result.curve.precision) == {0.0}
+
+
+def test_a_large_gallery_keeps_its_precision() -> None:
+    rng = np.random.default_rng(6)
+    scores = rng.integers(0, 4000, 20_000)
+    relevant = rng.random(20_000) < 0.01
+    groups = rank(scores, relevant)
+    fast = tie_aware_average_precision(groups)[0]
+    total = []
+    for n, r, before, hits in zip(
+        groups.size, groups.relevant, groups.size_before, groups.relevant_before, strict=True
+    ):
+        for i in range(1, int(n) + 1):
+            inside = (i - 1) * (r - 1) / max(n - 1, 1)
+            total.append(r / n * (hits + 1 + inside) / (before + i))
+    assert fast == pytest.approx(math.fsum(total) / relevant.sum(), rel=1e-10)
+
+
+def test_code_health_counts_what_is_used() -> None:
+    codes = np.array([[0, 1], [0, 2], [0, 1], [3, 1]], dtype=np.uint8)
+    health = code_health(codes, 4)
+    assert health.rows == 4
+    assert health.distinct_codes == 3
+    assert health.dead_codewords == (2, 2)
+    assert health.dead_total == 4
+    assert list(health.entropy_bits) == pytest.approx([0.8112781, 0.8112781])
+    assert health.largest_share == 0.5
+    even = code_health(np.arange(256, dtype=np.uint8)[:, None], 256)
+    assert even.mean_entropy_bits == pytest.approx(8)
+    assert even.dead_total == 0
+    collapsed = code_health(np.zeros((9, 3), dtype=np.uint8), 8).to_dict()
+    assert collapsed["entropy_bits"] == [0.0, 0.0, 0.0]
+    assert (collapsed["distinct_codes"], collapsed["dead_total"]) == (1, 21)
+    assert collapsed["largest_share"] == 1.0
+
+
+def test_bad_arguments_are_refused() -> None:
+    groups = rank([1, 2], [0, 1])
+    with pytest.raises(ShapeError, match="cutoff=0 is not allowed; expected a whole number >= 1"):
+        precision_at(groups, [0])
+    with pytest.raises(ShapeError, match="points=1 is not allowed"):
+        precision_at_recall(groups, 1)
+    with pytest.raises(ShapeError, match="holds the index 9"):
+        code_health(np.full((1, 1), 9, dtype=np.uint8), 8)
+    with pytest.raises(ShapeError, match="codes has no rows"):
+        code_health(np.zeros((0, 1), dtype=np.uint8), 8)

@@ -1,0 +1,146 @@
+"""The three named evaluations on small data whose answers are known."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+from phpq.codes import FloatArray, normalise_sub_vectors
+from phpq.errors import ShapeError
+from phpq.evaluation import (
+    LabelledEmbeddings,
+    evaluate_codes,
+    evaluate_float,
+    evaluate_posthoc_pq,
+)
+from reference import average_precision_loop, average_precision_over_permutations, random_codebooks
+
+
+def clusters(seed: int, rows: int, noise: float, *, dim: int = 12) -> LabelledEmbeddings:
+    """Four classes around fixed centres."""
+    centres = np.random.default_rng(99).standard_normal((4, dim))
+    rng = np.random.default_rng(seed)
+    labels = np.arange(rows) % 4
+    vectors = centres[labels] + noise * rng.standard_normal((rows, dim))
+    return LabelledEmbeddings(vectors.astype(np.float32), labels)
+
+
+def test_codes_equal_the_mean_over_all_orders_of_tied_rows() -> None:
+    rng = np.random.default_rng(0)
+    codebooks = random_codebooks(rng, num_codebooks=3, codebook_size=2, sub_dim=4)
+    queries, gallery = clusters(1, 9, 2.0), clusters(2, 8, 2.0)
+    codes = codebooks.encode(gallery.embeddings)
+    scores = evaluate_codes(
+        queries, codes, gallery_labels=gallery.labels, codebooks=codebooks, cutoffs=(1, 2)
+    )
+    unit = normalise_sub_vectors(queries.embeddings, 3)
+    # Rounded, so that the twin sees as tied what table lookups give as tied.
+    values = np.round(unit @ codebooks.decode(codes).T, 4)
+    expected = [
+        average_precision_over_permutations(row.tolist(), (gallery.labels == label).tolist())
+        for row, label in zip(values, queries.labels, strict=True)
+    ]
+    assert scores.map == pytest.approx(np.mean(expected), abs=1e-9)
+    assert (scores.method, scores.bits, scores.queries, scores.gallery) == ("codes", 3, 9, 8)
+    assert scores.health is not None
+    assert scores.health.distinct_codes <= 8
+
+
+def test_float_search_equals_plain_average_precision() -> None:
+    queries, gallery = clusters(1, 20, 1.5), clusters(2, 40, 1.5)
+    scores = evaluate_float(queries, gallery, sub_vectors=3)
+    values = normalise_sub_vectors(queries.embeddings, 3) @ (
+        normalise_sub_vectors(gallery.embeddings, 3).T
+    )
+    expected = [
+        average_precision_loop((gallery.labels[np.argsort(-row)] == label).tolist())
+        for row, label in zip(values, queries.labels, strict=True)
+    ]
+    assert scores.map == pytest.approx(np.mean(expected), abs=1e-9)
+    assert scores.health is None
+    assert scores.bits == 12 * 32
+
+
+def test_query_norm_matters_and_row_scale_does_not() -> None:
+    rng = np.random.default_rng(3)
+    codebooks = random_codebooks(rng, num_codebooks=3, codebook_size=8, sub_dim=4)
+    queries, gallery = clusters(1, 40, 1.0), clusters(2, 60, 1.0)
+    scaled: FloatArray = queries.embeddings.copy()
+    scaled[:, :4] *= 50
+    stretched = LabelledEmbeddings(scaled, queries.labels)
+    codes = codebooks.encode(gallery.embeddings)
+
+    def map_of(data: LabelledEmbeddings, norm: str) -> float:
+        return evaluate_codes(
+            data,
+            codes,
+            gallery_labels=gallery.labels,
+            codebooks=codebooks,
+            query_norm=norm,  # type: ignore[arg-type]
+        ).map
+
+    assert map_of(queries, "unit") == pytest.approx(map_of(stretched, "unit"), abs=1e-6)
+    assert map_of(queries, "raw") != pytest.approx(map_of(stretched, "raw"), abs=1e-3)
+
+
+def test_posthoc_pq_with_a_codeword_for_each_row_is_float_search(
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    queries, gallery = clusters(1, 20, 1.5), clusters(2, 30, 1.5)
+    exact = evaluate_float(queries, gallery, sub_vectors=3)
+    scores = evaluate_posthoc_pq(queries, gallery, num_codebooks=3, codebook_size=32)
+    assert scores.map == pytest.approx(exact.map, abs=1e-6)
+    assert scores.precision_at == pytest.approx(exact.precision_at, abs=1e-6)
+    assert scores.bits == 15
+    coarse = evaluate_posthoc_pq(queries, gallery, num_codebooks=3, codebook_size=2, seed=1)
+    assert 0 < coarse.map < exact.map
+    assert evaluate_posthoc_pq(queries, gallery, num_codebooks=3, codebook_size=2, seed=1) == coarse
+    assert capfd.readouterr() == ("", "")  # faiss warns about few points unless told not to
+
+
+def test_scores_become_plain_json_in_per_cent() -> None:
+    queries, gallery = clusters(1, 8, 0.01), clusters(2, 40, 0.01)
+    scores = evaluate_posthoc_pq(queries, gallery, num_codebooks=2, codebook_size=16)
+    data = json.loads(json.dumps(scores.to_dict()))
+    assert data["map"] == pytest.approx(100)
+    assert scores.map_percent == data["map"]
+    assert data["precision_at"]["10"] == pytest.approx(100)
+    assert data["precision_at"]["100"] == pytest.approx(10)
+    assert len(data["pr_curve"]["precision"]) == len(data["pr_curve"]["recall"]) == 101
+    assert data["health"]["rows"] == 40
+
+
+def test_bad_input_is_refused() -> None:
+    data = clusters(1, 8, 1.0)
+    with pytest.raises(ShapeError, match=r"labels has shape \(7,\)"):
+        LabelledEmbeddings(data.embeddings, data.labels[:7])
+    with pytest.raises(ShapeError, match="codebook_size=12 is not allowed"):
+        evaluate_posthoc_pq(data, data, num_codebooks=2, codebook_size=12)
+    with pytest.raises(ShapeError, match="12 columns, which 5 sub-vectors do not divide"):
+        evaluate_posthoc_pq(data, data, num_codebooks=5)
+    with pytest.raises(ShapeError, match="4 codebooks divide"):
+        evaluate_posthoc_pq(
+            clusters(1, 8, 1.0, dim=6), clusters(1, 8, 1.0, dim=6), num_codebooks=4, sub_vectors=2
+        )
+    with pytest.raises(ShapeError, match=r"queries has shape \(8, 6\); expected \(N, 12\)"):
+        evaluate_codes(
+            clusters(1, 8, 1.0, dim=6),
+            np.zeros((8, 3), dtype=np.uint8),
+            gallery_labels=data.labels,
+            codebooks=random_codebooks(np.random.default_rng(0)),
+        )
+
+
+def test_importing_evaluation_and_index_brings_no_heavy_module() -> None:
+    script = (
+        "import sys, phpq.codes, phpq.index, phpq.evaluation; "
+        "print([m for m in ('torch', 'faiss', 'matplotlib', 'jinja2', 'PIL') if m in sys.modules])"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, check=True
+    )
+    assert done.stdout.strip() == "[]"

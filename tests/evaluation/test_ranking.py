@@ -1,0 +1,113 @@
+"""Ranked tie groups: the code path, the dense path and a plain loop describe the same ranking."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from phpq.codes import FloatArray, IntArray, score_codes
+from phpq.errors import ShapeError
+from phpq.evaluation.ranking import (
+    TieGroups,
+    label_groups,
+    rank_codes,
+    rank_embeddings,
+    rank_scores,
+)
+from reference import random_codebooks
+
+Rows = list[tuple[int, int, int, int, int]]
+
+
+def flatten(blocks: Iterable[TieGroups]) -> tuple[Rows, list[int]]:
+    """All groups with queries numbered through, and the relevant items of each query."""
+    rows: Rows = []
+    totals: list[int] = []
+    for block in blocks:
+        columns = (
+            block.query + len(totals),
+            block.size,
+            block.relevant,
+            block.size_before,
+            block.relevant_before,
+        )
+        rows.extend(zip(*(column.tolist() for column in columns), strict=True))
+        totals.extend(block.relevant_total.tolist())
+    return rows, totals
+
+
+def groups_loop(scores: FloatArray, queries: IntArray, gallery: IntArray) -> Rows:
+    rows: Rows = []
+    for q, label in enumerate(queries):
+        before = hits_before = 0
+        for value in sorted({float(s) for s in scores[q]}, reverse=True):
+            members = [g for g in range(len(gallery)) if float(scores[q, g]) == value]
+            hits = sum(int(gallery[g] == label) for g in members)
+            if hits:
+                rows.append((q, len(members), hits, before, hits_before))
+            before += len(members)
+            hits_before += hits
+    return rows
+
+
+@given(seed=st.integers(0, 2**32 - 1), rows=st.integers(1, 40), classes=st.integers(1, 5))
+@settings(max_examples=40, deadline=None)
+def test_codes_scores_and_loops_agree(seed: int, rows: int, classes: int) -> None:
+    rng = np.random.default_rng(seed)
+    codebooks = random_codebooks(rng, num_codebooks=2, codebook_size=4, sub_dim=2)
+    codes = rng.integers(0, 4, (rows, 2)).astype(np.uint8)
+    gallery_labels = rng.integers(0, classes, rows) * 7 - 3  # labels need not start at 0
+    query_labels = rng.integers(0, classes + 1, 6) * 7 - 3  # nor all occur in the gallery
+    tables = codebooks.lookup_tables(rng.standard_normal((6, 4)).astype(np.float32))
+    scores = score_codes(tables, codes)
+    by_codes = flatten(
+        rank_codes(tables, query_labels, gallery=label_groups(codes, gallery_labels))
+    )
+    by_scores = flatten(rank_scores(scores, query_labels, gallery_labels=gallery_labels))
+    assert by_codes == by_scores
+    assert by_codes[0] == groups_loop(scores, query_labels, gallery_labels)
+    assert by_codes[1] == [int((gallery_labels == label).sum()) for label in query_labels]
+
+
+def test_blocks_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    rng = np.random.default_rng(3)
+    queries = rng.standard_normal((30, 6)).astype(np.float32)
+    gallery = rng.standard_normal((20, 6)).astype(np.float32)
+    labels, gallery_labels = rng.integers(0, 4, 30), rng.integers(0, 4, 20)
+
+    def rank() -> tuple[Rows, list[int]]:
+        return flatten(
+            rank_embeddings(queries, labels, gallery=gallery, gallery_labels=gallery_labels)
+        )
+
+    whole = rank()
+    by_scores = rank_scores(queries @ gallery.T, labels, gallery_labels=gallery_labels)
+    assert flatten(by_scores) == whole
+    monkeypatch.setattr("phpq.evaluation.ranking._BLOCK_SCORES", 45)
+    assert rank() == whole
+
+
+def test_bad_input_is_refused() -> None:
+    scores = np.zeros((2, 3), dtype=np.float32)
+    labels = np.zeros(3, dtype=np.int64)
+    with pytest.raises(ShapeError, match=r"query_labels has shape \(3,\) .* shape \(2,\)"):
+        next(rank_scores(scores, labels, gallery_labels=labels))
+    with pytest.raises(ShapeError, match=r"gallery_labels .* dtype 'float64'"):
+        next(rank_scores(scores, labels[:2], gallery_labels=labels.astype(np.float64)))
+    with pytest.raises(ShapeError, match="The gallery is empty"):
+        label_groups(np.zeros((0, 2), dtype=np.uint8), labels[:0])
+    with pytest.raises(ShapeError, match="scores holds 6 values that are not finite"):
+        next(rank_scores(scores * np.nan, labels[:2], gallery_labels=labels))
+
+
+def test_equal_scores_of_different_queries_are_not_tied() -> None:
+    # The worst score of one query is the best of the next, and lies beside it in memory.
+    scores = np.zeros((3, 4), dtype=np.float32)
+    labels = np.array([0, 0, 1, 1])
+    rows, totals = flatten(rank_scores(scores, np.array([0, 1, 7]), gallery_labels=labels))
+    assert rows == [(0, 4, 2, 0, 0), (1, 4, 2, 0, 0)]
+    assert totals == [2, 2, 0]

@@ -1,0 +1,133 @@
+"""A whole evaluation of a tiny model: what is measured, what is written, what is left out."""
+
+from __future__ import annotations
+
+import io
+import json
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from finished_runs import copy_run
+from phpq.data import open_dataset, write_plumage
+from phpq.errors import ConfigError
+from phpq.evaluation import LabelledEmbeddings, evaluate_codes
+from phpq.evaluation.history import EpochScore, EpochScores
+from phpq.evaluation.run import Evaluation, evaluate_model
+from phpq.evaluation.snapshot import read_snapshot
+from phpq.model import Model, load
+from tiny_runs import tiny_birds, tiny_config, tiny_train
+
+FILES = {
+    "gallery.json",
+    "gallery_codes.npy",
+    "metrics.json",
+    "precision_at.png",
+    "precision_recall.png",
+    "report.html",
+    "top10.png",
+}
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Model:
+    return load(copy_run(tmp_path_factory.mktemp("runs") / "run", evaluated=False))
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("evaluation") / "new" / "folder"
+
+
+@pytest.fixture(scope="module")
+def evaluation(model: Model, folder: Path) -> Evaluation:
+    epochs = EpochScores(last=EpochScore(4, 40.0), best=EpochScore(2, 44.4), evaluated=2)
+    return evaluate_model(model, tiny_birds(), out=folder, epochs=epochs)
+
+
+def test_the_scores_are_those_of_the_protocol(model: Model, evaluation: Evaluation) -> None:
+    birds = tiny_birds()
+    queries = LabelledEmbeddings(model.embed(birds.test), birds.test.labels)
+    expected = evaluate_codes(
+        queries, model.encode(birds.train), birds.train.labels, model.codebooks, cutoffs=(1, 5, 10)
+    )
+    assert evaluation.codes.map == pytest.approx(expected.map)
+    assert evaluation.codes.precision_at[10] == pytest.approx(expected.precision_at[10])
+    assert list(evaluation.codes.precision_at) == [1, 5, 10, 20]  # none beyond the 24 images
+    assert evaluation.float_search.method == "float"
+    assert evaluation.posthoc_pq.bits == evaluation.bits == 12
+    assert evaluation.timing.queries == 1000
+    assert evaluation.fingerprint == model.fingerprint()
+
+
+def test_every_file_is_there_and_whole(model: Model, evaluation: Evaluation, folder: Path) -> None:
+    assert {path.name for path in folder.iterdir()} == FILES
+    for path in folder.glob("*.png"):
+        Image.open(io.BytesIO(path.read_bytes())).verify()
+    content = json.loads((folder / "metrics.json").read_text("utf-8"))
+    assert content == json.loads(json.dumps(evaluation.to_dict()))
+    assert content["map"] == {"12": evaluation.codes.map_percent}
+    assert content["epochs"]["last"]["map"] == 40.0
+    assert content["epochs"]["best"]["map"] == 44.4
+    gallery = read_snapshot(folder, remedy="")
+    birds = tiny_birds()
+    assert gallery.ids == birds.train.ids
+    assert np.array_equal(gallery.codes, model.encode(birds.train))
+
+
+def test_the_page_shows_last_and_best_together_and_asks_for_nothing(
+    evaluation: Evaluation, folder: Path
+) -> None:
+    page = (folder / "report.html").read_text("utf-8")
+    assert f"{evaluation.codes.map_percent:.2f}" in page
+    assert f"{evaluation.posthoc_pq.map_percent:.2f}" in page
+    assert "last evaluated epoch" in page
+    assert "40.00" in page
+    assert "best evaluated epoch" in page
+    assert "44.40" in page
+    assert page.count("data:image/png;base64,") == 3
+    assert "http" not in page.replace("http://www.w3.org", "")
+
+
+def test_bad_images_are_skipped_and_reported(tmp_path: Path, model: Model) -> None:
+    root = write_plumage(tmp_path / "birds", tiny_birds())
+    bad = [tiny_birds().train.ids[2], tiny_birds().test.ids[5]]
+    for name in bad:
+        (root / name).write_bytes((root / name).read_bytes()[:60])
+    found = evaluate_model(model, open_dataset(root), out=tmp_path / "out")
+    assert [image.id for image in found.skipped] == bad
+    assert (found.codes.gallery, found.codes.queries) == (23, 7)
+    assert [image["id"] for image in found.to_dict()["skipped"]] == bad
+    page = (tmp_path / "out" / "report.html").read_text("utf-8")
+    assert "2 images could not be read" in page
+    assert len(read_snapshot(tmp_path / "out", remedy="")) == 23
+
+
+def test_a_model_with_held_out_queries_is_measured_on_those(tmp_path: Path) -> None:
+    config = tiny_config("data.holdout_per_class=2", "training.epochs=1")
+    held = tiny_train(tmp_path / "run", config)
+    rows = (tmp_path / "run" / "metrics.jsonl").read_text("utf-8").splitlines()
+    found = evaluate_model(held, tiny_birds())
+    assert found.held_out == 2
+    assert (found.codes.gallery, found.codes.queries) == (16, 8)
+    assert found.codes.map_percent == pytest.approx(json.loads(rows[-1])["map"])
+    # Another data set has no images that the model held out.
+    other = replace(tiny_birds(), name="other", source="other")
+    assert evaluate_model(held, other).codes.gallery == 24
+
+
+def test_a_folder_that_cannot_be_made_is_said_before_the_work(tmp_path: Path, model: Model) -> None:
+    (tmp_path / "file").write_text("x")
+    with pytest.raises(ConfigError, match=r"Cannot make the folder .*file.*--out DIR"):
+        evaluate_model(model, tiny_birds(), out=tmp_path / "file")
+
+
+def test_the_module_needs_no_torch() -> None:
+    code = "import sys, phpq.evaluation.run; print('torch' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
+    assert done.stdout.strip() == "False"
