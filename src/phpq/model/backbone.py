@@ -1,0 +1,165 @@
+"""Images to a feature pyramid: any timm model that offers `features_only`.
+
+In: a normalised batch (B, 3, H, W). Out: the deepest maps of the pyramid, shallow first, each
+(B, C, h, w). Weights come from timm's hub, from a local file, or from nowhere.
+"""
+
+from __future__ import annotations
+
+import difflib
+import logging
+from pathlib import Path
+from typing import Any, cast
+
+import timm
+import torch
+from torch import Tensor, nn
+
+from phpq.config import ModelConfig
+from phpq.errors import ConfigError, FormatError
+from phpq.model.weights import read_tensors
+
+logger = logging.getLogger(__name__)
+
+IMAGENET_MEAN = (0.485, 0.456, 0.406)
+IMAGENET_STD = (0.229, 0.224, 0.225)
+
+# Transformers refuse images of another size than their own unless told to adapt, each kind in its
+# own words; training crops and encoded images differ in size. Convolutions know neither word.
+SIZE_OPTIONS: tuple[dict[str, bool], ...] = (
+    {"strict_img_size": False},
+    {"dynamic_img_size": True},
+    {},
+)
+
+
+class Backbone(nn.Module):
+    """A timm feature pyramid with the pixel statistics that its weights expect."""
+
+    def __init__(self, pyramid: nn.Module, levels: int) -> None:
+        super().__init__()
+        self.pyramid = pyramid
+        info = cast(Any, pyramid).feature_info
+        self.channels: tuple[int, ...] = tuple(info.channels())
+        self.levels = levels
+        # timm's enum of strings equals its value, but its `str` does not.
+        self._channels_last = getattr(pyramid, "output_fmt", "NCHW") == "NHWC"
+        mean, std = _pixel_statistics(pyramid)
+        self.register_buffer("mean", torch.tensor(mean).view(1, 3, 1, 1), persistent=False)
+        self.register_buffer("std", torch.tensor(std).view(1, 3, 1, 1), persistent=False)
+
+    def normalise(self, images: Tensor) -> Tensor:
+        """Bring (B, 3, H, W) pixels in [0, 1] to the statistics of the weights."""
+        return (images - cast(Tensor, self.mean)) / cast(Tensor, self.std)
+
+    def forward(self, images: Tensor) -> list[Tensor]:
+        """Return the pyramid of a normalised batch: `levels` maps (B, C, h, w), shallow first."""
+        maps: list[Tensor] = self.pyramid(images)
+        return [m.permute(0, 3, 1, 2) for m in maps] if self._channels_last else list(maps)
+
+
+def build_backbone(config: ModelConfig, *, load_weights: bool = True) -> Backbone:
+    """Create the backbone that the config names.
+
+    Args:
+        config: Names the timm model, the weights and the number of levels.
+        load_weights: False leaves the weights as initialised, for a checkpoint to fill.
+    """
+    name = config.backbone
+    _check_known(name)
+    source = config.weights if load_weights else "none"
+    overlay: dict[str, Any] | None = None
+    if source not in ("none", "hub"):
+        overlay = {"state_dict": _matching_state(name, Path(source))}
+    size_option, info = _probe(name)
+    try:
+        pyramid = timm.create_model(
+            name,
+            features_only=True,
+            out_indices=_deepest_levels(name, info, config.levels),
+            pretrained=source != "none",
+            pretrained_cfg_overlay=overlay,
+            **size_option,
+        )
+    except (OSError, RuntimeError) as error:  # unreachable, or there are none
+        raise ConfigError(
+            f"The weights of {name!r} could not be fetched from the hub ({type(error).__name__}). "
+            "Give a file of weights (--weights FILE, or model.weights in the config), or learn "
+            "from nothing (--weights none)."
+        ) from error
+    return Backbone(pyramid, config.levels)
+
+
+def _check_known(name: str) -> None:
+    known = timm.list_models()
+    base = name.split(".")[0]  # what follows the dot names the weights
+    if base in known:
+        return
+    close = difflib.get_close_matches(base, known, n=1)
+    raise ConfigError(
+        f"Unknown backbone {name!r}. Any of timm's {len(known)} models with a feature pyramid will "
+        "do, as resnet18, resnet50, convnext_tiny or efficientnet_lite0."
+        + (f" Did you mean {close[0]!r}?" if close else "")
+    )
+
+
+def _probe(name: str) -> tuple[dict[str, bool], Any]:
+    """Find how a model takes images of any size, and timm's description of its pyramid."""
+    failure: Exception | None = None
+    for option in SIZE_OPTIONS:
+        try:
+            return option, timm.create_model(name, features_only=True, **option).feature_info
+        except (RuntimeError, AttributeError, TypeError, AssertionError, ValueError) as error:
+            failure = error
+    raise ConfigError(
+        f"Backbone {name!r} yields no feature pyramid in timm ({failure}). "
+        "Use one that does, as resnet18, convnext_tiny or swin_tiny_patch4_window7_224."
+    ) from failure
+
+
+def _deepest_levels(name: str, info: Any, levels: int) -> tuple[int, ...]:
+    count = len(info.channels())
+    if levels > count:
+        raise ConfigError(
+            f"model.levels={levels}, but {name!r} has {count} pyramid levels. Use {count} or fewer."
+        )
+    return tuple(int(index) for index in info.out_indices[count - levels :])
+
+
+def _pixel_statistics(pyramid: nn.Module) -> tuple[tuple[float, ...], tuple[float, ...]]:
+    settings = (
+        getattr(pyramid, "pretrained_cfg", None) or getattr(pyramid, "default_cfg", None) or {}
+    )
+    return (
+        tuple(settings.get("mean", IMAGENET_MEAN)),
+        tuple(settings.get("std", IMAGENET_STD)),
+    )
+
+
+def _matching_state(name: str, path: Path) -> dict[str, Tensor]:
+    """Read a weights file and make sure that it is one of this backbone.
+
+    timm and torchvision share their key names for the ResNet family; a classifier in the file is
+    left out, float16 is widened.
+    """
+    state = {key.removeprefix("module."): value for key, value in read_tensors(path).items()}
+    expected: dict[str, Tensor] = timm.create_model(name, num_classes=0).state_dict()
+    counters = {key for key in expected if key.endswith("num_batches_tracked")}
+    missing = [key for key in expected if key not in state and key not in counters]
+    wrong = [
+        f"{key} is {tuple(state[key].shape)}, not {tuple(expected[key].shape)}"
+        for key in expected
+        if key in state and state[key].shape != expected[key].shape
+    ]
+    if missing or wrong:
+        seen = f"{len(missing)} of {len(expected) - len(counters)} tensors are missing"
+        examples = [f"first missing: {key}" for key in missing[:1]] + wrong[:2]
+        raise FormatError(
+            f"{str(path)!r} does not hold the weights of {name!r}: {seen} ({'; '.join(examples)}). "
+            "Give a file with timm's or torchvision's key names, or set model.backbone to fit it."
+        )
+    kept = {key: state[key] for key in expected if key in state}
+    logger.info("loaded %d tensors of %s from %s", len(kept), name, path)
+    return {
+        key: value.float() if value.is_floating_point() else value for key, value in kept.items()
+    }

@@ -1,0 +1,124 @@
+"""A model folder: `config.json` (settings, classes, origin) and `weights.safetensors`.
+
+On loading, the saved settings win; what the folder lacks or what does not fit is a clear error.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor
+
+from phpq._version import __version__
+from phpq.config import RunConfig, parse, to_dict
+from phpq.errors import ConfigError, FormatError, NotTrainedError
+from phpq.files import write_text
+from phpq.model.network import Network
+from phpq.model.weights import read_safetensors, write_safetensors
+
+CONFIG = "config.json"
+WEIGHTS = "weights.safetensors"
+FORMAT_VERSION = 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelCard:
+    """What a model folder says of itself besides the weights."""
+
+    config: RunConfig
+    class_names: tuple[str, ...]
+    dataset: str  # where it learned, as given by the user
+
+
+def write_card(folder: Path, card: ModelCard) -> None:
+    """Write `config.json`."""
+    folder.mkdir(parents=True, exist_ok=True)
+    content = {
+        "format_version": FORMAT_VERSION,
+        "phpq_version": __version__,
+        "dataset": card.dataset,
+        "bits": card.config.quantizer.bits,
+        "config": to_dict(card.config),
+        "class_names": list(card.class_names),
+    }
+    write_text(folder / CONFIG, json.dumps(content, indent=2) + "\n")
+
+
+def read_card(folder: Path) -> ModelCard:
+    """Read `config.json`."""
+    path = folder / CONFIG
+    if not path.is_file():
+        raise FormatError(
+            f"{str(folder)!r} is not a model folder: it has no {CONFIG}. "
+            "Give the folder that `phpq train` wrote."
+        )
+    try:
+        content: dict[str, Any] = json.loads(path.read_text("utf-8"))
+        version = content["format_version"]
+        if version != FORMAT_VERSION:
+            raise FormatError(
+                f"{str(path)!r} has format version {version!r}; this phpq reads {FORMAT_VERSION}. "
+                "Install the phpq version that wrote it, or train again."
+            )
+        return ModelCard(
+            config=parse(content["config"]),
+            class_names=tuple(content["class_names"]),
+            dataset=str(content["dataset"]),
+        )
+    except FormatError:
+        raise
+    except (ConfigError, KeyError, TypeError, ValueError, AttributeError) as error:
+        raise FormatError(
+            f"{str(path)!r} is damaged: {error}. Restore it from a copy, or train again."
+        ) from error
+
+
+def write_weights(folder: Path, network: Network, *, epoch: int) -> None:
+    """Write the weights of a network after `epoch` epochs."""
+    write_safetensors(
+        folder / WEIGHTS, network.state_dict(), {"format": "phpq", "epoch": str(epoch)}
+    )
+
+
+def read_network(folder: Path, card: ModelCard) -> tuple[Network, int]:
+    """Rebuild the network of a model folder; returns it with the epochs that it has learned."""
+    path = folder / WEIGHTS
+    if not path.is_file():
+        raise NotTrainedError(
+            f"{str(folder)!r} has no {WEIGHTS}: its training has not reached a checkpoint. "
+            f"Continue it with: phpq train --resume {folder}"
+        )
+    tensors, metadata = read_safetensors(path)
+    network = Network(
+        card.config.model, card.config.quantizer, len(card.class_names), load_weights=False
+    )
+    _check_fit(path, tensors, network.state_dict())
+    network.load_state_dict(tensors)
+    return network.eval(), int(metadata.get("epoch", "0"))
+
+
+def fingerprint(tensors: Mapping[str, Tensor]) -> str:
+    """Hash weights, so that codes can be traced to the model that made them."""
+    digest = hashlib.sha256()
+    for key in sorted(tensors):
+        digest.update(key.encode())
+        digest.update(tensors[key].detach().cpu().contiguous().numpy().tobytes())
+    return digest.hexdigest()
+
+
+def _check_fit(path: Path, found: Mapping[str, Tensor], wanted: Mapping[str, Tensor]) -> None:
+    differing = sorted(
+        key
+        for key in found.keys() | wanted.keys()
+        if key not in found or key not in wanted or found[key].shape != wanted[key].shape
+    )
+    if differing:
+        raise FormatError(
+            f"{str(path)!r} does not fit the config beside it: {len(differing)} tensors differ "
+            f"(first: {differing[0]}). The two files come from different runs; restore the pair."
+        )

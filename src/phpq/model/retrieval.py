@@ -1,0 +1,252 @@
+"""The object a user holds: images in, embeddings and codes out, save and load.
+
+As in `phpq.load("runs/birds").encode(["a.jpg", "b.jpg"])`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from PIL import Image
+from torch import Tensor
+
+from phpq.codes import Codebooks
+from phpq.config import DataConfig
+from phpq.data import LabelledImages, decode_square
+from phpq.data.augment import Views
+from phpq.errors import ConfigError, FormatError, ShapeError
+from phpq.model.checkpoint import (
+    ModelCard,
+    fingerprint,
+    read_card,
+    read_network,
+    write_card,
+    write_weights,
+)
+from phpq.model.network import Network
+
+# What a user may hand over: files, opened images, a labelled set, or decoded uint8 squares.
+Images = str | Path | Image.Image | Sequence[str | Path | Image.Image] | LabelledImages
+
+
+class Model:
+    """A trained PHPQ model on one device."""
+
+    def __init__(
+        self, network: Network, card: ModelCard, *, device: torch.device, epochs: int
+    ) -> None:
+        self.network = network.to(device).eval()
+        self.card = card
+        self.device = device
+        self.epochs = epochs
+        self.codebooks: Codebooks = network.quantizer.export()
+
+    @property
+    def bits(self) -> int:
+        """Bits of one code."""
+        return self.card.config.quantizer.bits
+
+    @property
+    def class_names(self) -> tuple[str, ...]:
+        """The classes that it learned."""
+        return self.card.class_names
+
+    def embed(self, images: Images, *, batch_size: int = 64) -> NDArray[np.float32]:
+        """Embed images.
+
+        Args:
+            images: One image or many: paths, PIL images, or a labelled set. An image that cannot be
+                read raises BadImageError.
+            batch_size: Images at once; bounds the memory, never changes the result.
+
+        Returns:
+            (N, D) float32; sub-vectors are not normalised.
+        """
+        return embed_images(self.network, images, self._data, batch_size=batch_size)
+
+    def encode(self, images: Images, *, batch_size: int = 64) -> NDArray[np.uint8]:
+        """Encode images: (N, M) uint8, one codeword index a codebook."""
+        return self.codebooks.encode(self.embed(images, batch_size=batch_size))
+
+    def embed_pixels(
+        self, pixels: NDArray[np.uint8] | Tensor, *, batch_size: int = 64
+    ) -> NDArray[np.float32]:
+        """Embed decoded squares (N, 3, S, S) uint8: (N, D) float32."""
+        if pixels.dtype not in (np.uint8, torch.uint8) or pixels.ndim != 4 or pixels.shape[1] != 3:
+            raise ShapeError(
+                f"pixels of shape {tuple(pixels.shape)} and type {pixels.dtype}: "
+                "give (N, 3, S, S) uint8."
+            )
+        return embed_pixels(self.network, pixels, self._data, batch_size=batch_size)
+
+    def save(self, folder: str | Path) -> Path:
+        """Write the model to a folder; returns it."""
+        path = Path(folder)
+        write_card(path, self.card)
+        write_weights(path, self.network, epoch=self.epochs)
+        return path
+
+    def push_to_hub(self, repository: str, *, private: bool = False) -> str:
+        """Upload the model to the Hugging Face hub; returns its address there."""
+        import tempfile
+
+        from huggingface_hub import HfApi
+
+        api = HfApi()
+        api.create_repo(repository, private=private, exist_ok=True)
+        with tempfile.TemporaryDirectory() as folder:
+            self.save(folder)
+            return str(api.upload_folder(repo_id=repository, folder_path=folder))
+
+    def fingerprint(self) -> str:
+        """Hash of the weights: equal models give equal codes."""
+        return fingerprint(self.network.state_dict())
+
+    @property
+    def _data(self) -> DataConfig:
+        return self.card.config.data
+
+
+def load(source: str | Path, *, device: str = "auto") -> Model:
+    """Load a model from a folder, or from the Hugging Face hub by "owner/name".
+
+    Args:
+        source: A folder that `phpq train` or `Model.save` wrote, or a hub id.
+        device: "auto" takes CUDA where there is one.
+    """
+    folder = Path(source)
+    if not folder.is_dir():
+        folder = _from_hub(str(source))
+    card = read_card(folder)
+    network, epochs = read_network(folder, card)
+    return Model(network, card, device=resolve_device(device), epochs=epochs)
+
+
+def resolve_device(name: str) -> torch.device:
+    """Turn "auto", "cpu", "cuda", "cuda:1" or "mps" into a device that is there."""
+    if name == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    try:
+        device = torch.device(name)
+        torch.empty(1, device=device)
+    except (RuntimeError, AssertionError, NotImplementedError) as error:
+        reason = str(error).splitlines()[0]
+        raise ConfigError(
+            f"Device {name!r} cannot be used: {reason}. Use 'auto', 'cpu' or a device that is here."
+        ) from error
+    return device
+
+
+@torch.inference_mode()
+def embed_pixels(
+    network: Network,
+    pixels: NDArray[np.uint8] | Tensor,
+    config: DataConfig,
+    *,
+    batch_size: int = 64,
+) -> NDArray[np.float32]:
+    """Embed decoded squares with a network in evaluation mode, in float32.
+
+    Args:
+        network: On any device.
+        pixels: (N, 3, S, S) uint8, anywhere.
+        config: The encoding view.
+        batch_size: Images at once.
+
+    Returns:
+        (N, D) float32.
+    """
+    network.eval()
+    device = next(network.parameters()).device
+    views = Views(config)
+    parts = [torch.empty(0, network.transform.out_features)]
+    for start in range(0, len(pixels), batch_size):
+        chunk = pixels[start : start + batch_size]
+        if not isinstance(chunk, Tensor):
+            chunk = torch.tensor(chunk)  # a copy: a memory-mapped cache is read-only
+        images = views.encode(chunk.to(device))
+        embedding = network.embed(images)
+        if config.eval_flip:
+            # Unit sub-vectors, so that neither view outweighs the other.
+            mirrored = network.embed(images.flip(-1))
+            split = network.quantizer.split
+            embedding = (split(embedding) + split(mirrored)).flatten(1) / 2
+        parts.append(embedding.cpu())
+    return torch.cat(parts).numpy()
+
+
+def embed_images(
+    network: Network, images: Images, config: DataConfig, *, batch_size: int = 64
+) -> NDArray[np.float32]:
+    """Decode and embed images in flat memory: (N, D) float32."""
+    parts = [
+        embed_pixels(network, squares, config, batch_size=batch_size)
+        for squares in _squares(_as_list(images), config, batch_size)
+    ]
+    empty = np.empty((0, network.transform.out_features), np.float32)
+    return np.concatenate([empty, *parts])
+
+
+def _squares(
+    images: Sequence[Path | Image.Image], config: DataConfig, batch_size: int
+) -> Iterator[NDArray[np.uint8]]:
+    """Decode in parallel, a batch ahead of the network."""
+    with ThreadPoolExecutor() as pool:
+        pending: list[Future[NDArray[np.uint8]]] = []
+        for start in range(0, len(images), batch_size):
+            rows = range(start, min(start + batch_size, len(images)))
+            following = [pool.submit(_square_at, images, row, config) for row in rows]
+            if pending:
+                yield np.stack([future.result() for future in pending])
+            pending = following
+        if pending:
+            yield np.stack([future.result() for future in pending])
+
+
+def _square_at(
+    images: Sequence[Path | Image.Image], row: int, config: DataConfig
+) -> NDArray[np.uint8]:
+    return decode_square(images[row], config)
+
+
+class _SetImages(Sequence[Path | Image.Image]):
+    """A labelled set as a sequence of what `decode_square` takes."""
+
+    def __init__(self, images: LabelledImages) -> None:
+        self.images = images
+
+    def __len__(self) -> int:
+        return len(self.images)
+
+    def __getitem__(self, index):  # type: ignore[no-untyped-def]
+        return self.images.path(index) or self.images.read(index)
+
+
+def _as_list(images: Images) -> Sequence[Path | Image.Image]:
+    if isinstance(images, LabelledImages):
+        return _SetImages(images)
+    items = [images] if isinstance(images, str | Path | Image.Image) else images
+    return [Path(item) if isinstance(item, str) else item for item in items]
+
+
+def _from_hub(name: str) -> Path:
+    if name.count("/") != 1 or name.startswith((".", "/")):
+        raise FormatError(
+            f"There is no folder {name!r}. Give a folder that `phpq train` wrote, or a hub id "
+            "of the form owner/name."
+        )
+    from huggingface_hub import snapshot_download
+    from huggingface_hub.errors import HfHubHTTPError, HFValidationError
+
+    try:
+        return Path(snapshot_download(name, allow_patterns=["config.json", "*.safetensors"]))
+    except (OSError, HfHubHTTPError, HFValidationError) as error:
+        raise FormatError(
+            f"{name!r} is neither a folder nor a model that could be fetched from the hub "
+            f"({type(error).__name__})."
+        ) from error
