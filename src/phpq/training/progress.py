@@ -1,0 +1,154 @@
+"""How a run reports on itself: a protocol, a silent form and a terminal form with rich."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, Protocol
+
+from rich.console import Console
+from rich.markup import escape
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    TextColumn,
+    TimeRemainingColumn,
+)
+
+from phpq.data import SkippedImage
+
+Advance = Callable[[int, int], None]
+
+
+class Reporter(Protocol):
+    """Sees a run as it goes."""
+
+    def message(self, text: str) -> None:
+        """Say one thing."""
+
+    def task(self, title: str, total: int) -> Any:
+        """Open a context that yields a callback (done, total)."""
+
+    def skipped(self, images: Sequence[SkippedImage]) -> None:
+        """Name the images that were left out."""
+
+    def start(self, *, done: int, epochs: int, steps: int) -> None:
+        """Begin the epochs."""
+
+    def step(self, epoch: int, number: int) -> None:
+        """One step was issued."""
+
+    def epoch(self, row: dict[str, Any]) -> None:
+        """One epoch is over; `row` is what metrics.jsonl gets."""
+
+    def finish(self) -> None:
+        """The last epoch is over."""
+
+
+class SilentReporter:
+    """Says nothing."""
+
+    def message(self, text: str) -> None:
+        """Ignore."""
+
+    @contextmanager
+    def task(self, title: str, total: int) -> Iterator[Advance | None]:
+        """Yield no callback."""
+        yield None
+
+    def skipped(self, images: Sequence[SkippedImage]) -> None:
+        """Ignore."""
+
+    def start(self, *, done: int, epochs: int, steps: int) -> None:
+        """Ignore."""
+
+    def step(self, epoch: int, number: int) -> None:
+        """Ignore."""
+
+    def epoch(self, row: dict[str, Any]) -> None:
+        """Ignore."""
+
+    def finish(self) -> None:
+        """Ignore."""
+
+
+class TerminalReporter:
+    """A live bar over the whole run and a line for every evaluated epoch, on stderr."""
+
+    def __init__(self, console: Console) -> None:
+        self.console = console
+        self._bar: Progress | None = None
+        self._latest = ""
+        self._steps = 1
+        self._collapse_said = False
+
+    def message(self, text: str) -> None:
+        """Print one dim line."""
+        self.console.print(text, style="dim", highlight=False, markup=False)
+
+    @contextmanager
+    def task(self, title: str, total: int) -> Iterator[Advance]:
+        """Show a bar that goes when the task is done."""
+        with self._progress() as bar:
+            task = bar.add_task(escape(title), total=total, status="")
+            yield lambda done, whole: bar.update(task, completed=done, total=whole)
+
+    def skipped(self, images: Sequence[SkippedImage]) -> None:
+        """Name up to ten images that were left out."""
+        for image in images[:10]:
+            self.console.print(f"skipped {image.id}: {image.reason}", style="yellow", markup=False)
+        if len(images) > 10:
+            self.console.print(f"... and {len(images) - 10} more", style="yellow")
+
+    def start(self, *, done: int, epochs: int, steps: int) -> None:
+        """Open the bar of the run."""
+        self._steps = steps
+        self._bar = self._progress()
+        self._bar.start()
+        self._bar.add_task("training", total=epochs * steps, completed=done * steps, status="")
+
+    def step(self, epoch: int, number: int) -> None:
+        """Advance the bar."""
+        assert self._bar is not None
+        task = self._bar.task_ids[0]
+        self._bar.update(task, completed=epoch * self._steps + number + 1, status=self._latest)
+
+    def epoch(self, row: dict[str, Any]) -> None:
+        """Show losses, speed and the health of the codebooks; keep evaluated epochs on screen."""
+        text = (
+            f"loss {row['loss']:.3f}  {row['images_per_second']:,.0f} img/s  "
+            f"{row['distinct_codes']} codes  {row['dead_codewords']} dead  "
+            f"{row['entropy_bits']:.1f} bits"
+        )
+        self._latest = text
+        if "map" in row:
+            self.console.print(
+                f"epoch {row['epoch']:>3}  MAP [bold]{row['map']:.2f}[/bold]  {text}",
+                highlight=False,
+            )
+        if row["entropy_bits"] < 1.5 and row["epoch"] > 2 and not self._collapse_said:
+            self._collapse_said = True
+            self.console.print(
+                "The codebooks are collapsing: few codewords are in use. Centre the embeddings "
+                "(model.embedding_norm=batch), start by k-means, or lower quantizer.alpha.",
+                style="bold red",
+            )
+
+    def finish(self) -> None:
+        """Close the bar."""
+        if self._bar is not None:
+            self._bar.stop()
+            self._bar = None
+
+    def _progress(self) -> Progress:
+        return Progress(
+            TextColumn("[bold]{task.description}"),
+            BarColumn(bar_width=24),
+            MofNCompleteColumn(),
+            TimeRemainingColumn(),
+            TextColumn("{task.fields[status]}"),
+            console=self.console,
+            transient=True,
+            disable=not self.console.is_terminal,
+        )
