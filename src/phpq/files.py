@@ -1,0 +1,61 @@
+"""Files that appear whole or not at all: a crash leaves the old one or the new one, never half."""
+
+from __future__ import annotations
+
+import json
+import os
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from phpq.errors import FormatError
+
+
+@contextmanager
+def replacing(path: Path) -> Iterator[Path]:
+    """Yield a temporary file beside `path`; once filled without an error, it takes that name."""
+    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".tmp")
+    os.close(handle)
+    temporary = Path(name)
+    try:
+        yield temporary
+        with temporary.open("rb") as file:
+            os.fsync(file.fileno())
+        temporary.chmod(0o644)  # mkstemp makes it private; what we write is for others too
+        temporary.replace(path)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def write_text(path: Path, text: str) -> None:
+    """Write a text file in one atomic step."""
+    write_bytes(path, text.encode("utf-8"))
+
+
+def write_bytes(path: Path, content: bytes) -> None:
+    """Write a file in one atomic step."""
+    with replacing(path) as temporary:
+        temporary.write_bytes(content)
+
+
+def write_json(path: Path, content: dict[str, Any]) -> None:
+    """Write plain data as one JSON document in one atomic step."""
+    write_text(path, json.dumps(content, indent=2, ensure_ascii=False) + "\n")
+
+
+def read_json(path: Path, *, remedy: str) -> dict[str, Any]:
+    """Read one JSON object.
+
+    Args:
+        path: The file.
+        remedy: What to do if it is damaged, for the message.
+    """
+    try:
+        content = json.loads(path.read_text("utf-8"))
+    except (OSError, ValueError) as error:
+        raise FormatError(f"{str(path)!r} is damaged: {error}. {remedy}") from error
+    if not isinstance(content, dict):
+        raise FormatError(f"{str(path)!r} is damaged: it is not a JSON object. {remedy}")
+    return content
