@@ -82,7 +82,7 @@ def read_image(
 
 
 def to_square(
-    image: Image.Image, size: int, fit: Literal["squash", "crop"] = "squash"
+    image: Image.Image, size: int, fit: Literal["squash", "crop"] = "crop"
 ) -> NDArray[np.uint8]:
     """Resize to a square with antialiasing.
 
