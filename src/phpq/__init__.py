@@ -15,13 +15,6 @@ from typing import TYPE_CHECKING, Any
 
 from phpq._version import __version__ as __version__
 
-if TYPE_CHECKING:
-    from phpq.api import evaluate, train
-    from phpq.config import RunConfig
-    from phpq.data import open_dataset
-    from phpq.errors import PhpqError
-    from phpq.model import Model, load
-
 __all__ = ["Model", "PhpqError", "RunConfig", "evaluate", "load", "open_dataset", "train"]
 
 _HOMES = {
@@ -34,13 +27,20 @@ _HOMES = {
     "train": "phpq.api",
 }
 
+if TYPE_CHECKING:
+    from phpq.api import evaluate, train
+    from phpq.config import RunConfig
+    from phpq.data import open_dataset
+    from phpq.errors import PhpqError
+    from phpq.model import Model, load
+else:  # a type checker would take any name for known if it saw this
 
-def __getattr__(name: str) -> Any:
-    if name not in _HOMES:
-        raise AttributeError(f"module 'phpq' has no attribute {name!r}")
-    value = getattr(importlib.import_module(_HOMES[name]), name)
-    globals()[name] = value  # the next access is a plain one
-    return value
+    def __getattr__(name: str) -> Any:
+        if name not in _HOMES:
+            raise AttributeError(f"module 'phpq' has no attribute {name!r}")
+        value = getattr(importlib.import_module(_HOMES[name]), name)
+        globals()[name] = value  # the next access is a plain one
+        return value
 
 
 def __dir__() -> list[str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import re
 import subprocess
 import sys
 from dataclasses import replace
@@ -91,7 +92,7 @@ def test_the_page_shows_last_and_best_together_and_asks_for_nothing(
     assert "best evaluated epoch" in page
     assert "44.40" in page
     assert page.count("data:image/png;base64,") == 3
-    assert "http" not in page.replace("http://www.w3.org", "")
+    assert "//" not in re.sub(r"base64,[A-Za-z0-9+/=]+", "", page)
 
 
 def test_bad_images_are_skipped_and_reported(tmp_path: Path, model: Model) -> None:

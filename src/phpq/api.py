@@ -1,0 +1,177 @@
+"""The Python front door: a data set in, a trained `Model` out; a model in, an `Evaluation` out.
+
+    model = phpq.train("birds/", bits=32)
+    evaluation = phpq.evaluate("runs/birds-32")
+
+torch is imported inside the functions: a data set that is not there is reported at once.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from phpq.config import RunConfig, with_bits
+from phpq.data import Dataset, open_dataset
+from phpq.errors import ConfigError, DataError
+from phpq.evaluation.embedding import Progress
+from phpq.evaluation.history import epoch_scores, read_rows
+from phpq.evaluation.run import FOLDER, Evaluation, evaluate_model
+
+if TYPE_CHECKING:
+    from phpq.model import Model
+    from phpq.training import Reporter
+
+Source = str | Path | Dataset
+
+
+def train(
+    source: Source | None = None,
+    *,
+    bits: int | None = None,
+    out: str | Path | None = None,
+    config: RunConfig | None = None,
+    device: str = "auto",
+    resume: bool = False,
+    reporter: Reporter | None = None,
+) -> Model:
+    """Train a model on a data set and write its run folder.
+
+    Args:
+        source: What `open_dataset` takes: a folder of class folders, a CSV or Parquet table, a
+            benchmark, "plumage"; or a `Dataset`. May be left out to resume.
+        bits: Length of a code; None takes the config's, 32 by default.
+        out: The run folder, new or empty; by default `runs/<name of the data set>-<bits>`.
+        config: Every setting. Without one: the defaults, and the hub's pretrained weights for the
+            backbone, unless the data set is drawn plumage, which is learned from nothing.
+        device: "auto" takes CUDA where there is one.
+        resume: Continue the interrupted run in `out`, with its own settings.
+        reporter: Sees the progress; silent by default.
+
+    Returns:
+        The trained model; `out` holds it too, for `phpq.load`.
+    """
+    if resume:
+        dataset, kept = open_run(out, source)
+        config = config or kept
+    elif source is None:
+        raise ConfigError("There is no data set to train on. Give a source, or resume a run.")
+    else:
+        dataset = as_dataset(source)
+        config = config or default_config(dataset)
+    config = _with_absolute_weights(config if bits is None else with_bits(config, bits))
+    folder = Path(out) if out else default_folder(dataset, config)
+    from phpq.training import train_run
+
+    return train_run(dataset, config, folder, device=device, resume=resume, reporter=reporter)
+
+
+def evaluate(
+    model: Model | str | Path,
+    source: Source | None = None,
+    out: str | Path | None = None,
+    *,
+    device: str = "auto",
+    progress: Progress | None = None,
+) -> Evaluation:
+    """Measure the retrieval of a model and write tables, curves and pictures.
+
+    Args:
+        model: A run folder, or a model.
+        source: A data set, as for `train`; by default the one that the model learned on.
+        out: Folder for `report.html`, `metrics.json`, the pictures and the coded gallery; by
+            default `evaluation` in the run folder. For a model without a folder nothing is written
+            unless `out` says where.
+        device: Where a run's model is put; a model that is given stays where it is.
+        progress: Called with (what is done, images done, images in all).
+    """
+    from phpq.model import Model, load
+
+    run = None if isinstance(model, Model) else Path(model)
+    loaded = model if isinstance(model, Model) else load(model, device=device)
+    dataset = open_origin(loaded.card.dataset) if source is None else as_dataset(source)
+    local = run is not None and run.is_dir()  # a hub id is no folder to write to
+    folder = Path(out) if out else run / FOLDER if run is not None and local else None
+    epochs = epoch_scores(read_rows(run)) if run is not None and local else None
+    return evaluate_model(loaded, dataset, out=folder, epochs=epochs, progress=progress)
+
+
+def as_dataset(source: Source, *, home: Path | None = None) -> Dataset:
+    """Open a source, unless it is open already."""
+    return source if isinstance(source, Dataset) else open_dataset(source, home=home)
+
+
+def open_origin(origin: str, *, home: Path | None = None) -> Dataset:
+    """Open the data set that a model card names.
+
+    Args:
+        origin: `ModelCard.dataset`.
+        home: Where downloads are kept.
+    """
+    try:
+        return open_dataset(origin, home=home)
+    except DataError as error:
+        raise DataError(
+            f"The data set that the model learned on cannot be opened: {error} "
+            "Say where it is now by giving SOURCE."
+        ) from error
+
+
+def open_run(
+    run: str | Path | None, source: Source | None = None, *, home: Path | None = None
+) -> tuple[Dataset, RunConfig]:
+    """Return the data set and the settings of a run that is to be resumed.
+
+    Args:
+        run: The run folder.
+        source: Where the data set is, if it has moved.
+        home: Where downloads are kept.
+    """
+    from phpq.model.checkpoint import CONFIG, read_card
+
+    if run is None:
+        raise ConfigError("There is no run to resume. Say which with out=FOLDER.")
+    folder = Path(run)
+    if not (folder / CONFIG).is_file():
+        raise ConfigError(
+            f"There is no run to resume in {str(folder)!r}: it has no {CONFIG}. "
+            "Give the folder of an interrupted run, or start one without resuming."
+        )
+    card = read_card(folder)
+    if source is None:
+        dataset = open_origin(card.dataset, home=home)
+    else:
+        dataset = as_dataset(source, home=home)
+    if dataset.class_names != card.class_names:
+        raise DataError(
+            f"The run in {str(folder)!r} learned {len(card.class_names)} classes; "
+            f"{dataset.name!r} has {len(dataset.class_names)}, or others by name. "
+            "Resume with the data set that the run began with."
+        )
+    return dataset, card.config
+
+
+def default_config(dataset: Dataset) -> RunConfig:
+    """Return the settings of a run that names none: see `train`."""
+    config = RunConfig()
+    return replace(config, model=replace(config.model, weights=default_weights(dataset)))
+
+
+def default_weights(dataset: Dataset) -> str:
+    """Return "hub", or "none" for drawn birds: they are no photographs."""
+    return "none" if dataset.source.startswith("plumage:") else "hub"
+
+
+def default_folder(dataset: Dataset, config: RunConfig) -> Path:
+    """Return the run folder where none is named."""
+    return Path("runs") / f"{dataset.name}-{config.quantizer.bits}"
+
+
+def _with_absolute_weights(config: RunConfig) -> RunConfig:
+    # The run folder keeps the path, and must be resumable from elsewhere.
+    weights = config.model.weights
+    if weights in ("none", "hub"):
+        return config
+    path = str(Path(weights).expanduser().absolute())
+    return replace(config, model=replace(config.model, weights=path))

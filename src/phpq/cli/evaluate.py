@@ -1,0 +1,97 @@
+"""`phpq evaluate`: a run folder in, tables, curves, pictures and a searchable gallery out."""
+
+from __future__ import annotations
+
+import shlex
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from phpq.cli.output import messages, print_facts, print_json, progress_bars, results
+from phpq.cli.settings import home
+
+if TYPE_CHECKING:
+    from phpq.evaluation.run import Evaluation
+
+
+def evaluate(
+    run: Annotated[Path, typer.Argument(help="A folder that phpq train wrote.")],
+    source: Annotated[
+        str | None,
+        typer.Argument(help="A data set. (default: the one of the run)", show_default=False),
+    ] = None,
+    out: Annotated[
+        Path | None, typer.Option(help="Folder for the files (default: RUN/evaluation)")
+    ] = None,
+    device: Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:1 or mps.")] = "auto",
+    as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False,
+) -> None:
+    """Measure the search of a run: MAP, P@N and speed, beside float search and post-hoc PQ."""
+    from phpq import api
+    from phpq.model.checkpoint import read_card
+
+    origin = read_card(run).dataset
+    if source is None:
+        dataset = api.open_origin(origin, home=home())
+    else:
+        dataset = api.as_dataset(source, home=home())
+    with progress_bars() as progress:
+        evaluation = api.evaluate(run, dataset, out, device=device, progress=progress)
+    console = messages()
+    for image in evaluation.skipped[:10]:
+        console.print(f"left out: {image.reason}", style="yellow", markup=False, soft_wrap=True)
+    if len(evaluation.skipped) > 10:
+        console.print(f"... and {len(evaluation.skipped) - 10} more", style="yellow")
+    if as_json:
+        print_json(evaluation.to_dict() | {"folder": str(evaluation.folder)})
+    else:
+        _print(evaluation, run)
+
+
+def _print(evaluation: Evaluation, run: Path) -> None:
+    from rich.table import Table
+
+    console = results()
+    ways = {
+        "PHPQ codes": evaluation.codes,
+        "float search": evaluation.float_search,
+        "post-hoc PQ": evaluation.posthoc_pq,
+    }
+    cutoffs = [n for n in (1, 10, 100) if n in evaluation.codes.precision_at]
+    table = Table(title=f"{evaluation.dataset}, {evaluation.bits} bits", title_justify="left")
+    table.add_column("search over")
+    for name in ("bytes/image", "MAP", *(f"P@{n}" for n in cutoffs)):
+        table.add_column(name, justify="right")
+    for name, scores in ways.items():
+        cells = [100 * scores.precision_at[n] for n in cutoffs]
+        numbers = (f"{value:.2f}" for value in (scores.map_percent, *cells))
+        style = "bold" if scores is evaluation.codes else None
+        table.add_row(name, f"{-(-scores.bits // 8):,}", *numbers, style=style)
+    console.print(table)
+    print_facts(_facts(evaluation, run))
+
+
+def _facts(evaluation: Evaluation, run: Path) -> list[tuple[str, str]]:
+    codes, timing, epochs = evaluation.codes, evaluation.timing, evaluation.epochs
+    rows = [
+        ("asked", f"{codes.queries:,} queries, a gallery of {codes.gallery:,} images"),
+        (
+            "speed",
+            f"{timing.queries:,} queries in {1000 * timing.code_seconds:.1f} ms; "
+            f"float search {1000 * timing.float_seconds:.1f} ms ({timing.ratio:.1f} x)",
+        ),
+    ]
+    if evaluation.held_out:
+        rows.append(("queries", f"{evaluation.held_out} a class, held out of the training split"))
+    if epochs is not None:
+        rows.append(
+            (
+                "run",
+                f"MAP {epochs.last.map:.2f} after the last epoch ({epochs.last.epoch}); "
+                f"best {epochs.best.map:.2f} (epoch {epochs.best.epoch})",
+            )
+        )
+    rows.append(("report", str((evaluation.folder or run) / "report.html")))
+    rows.append(("next", f"phpq search {shlex.quote(str(run))} PHOTO"))
+    return rows

@@ -1,0 +1,109 @@
+"""`phpq info`: what is here: the machine, a run, or a data set."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from phpq.cli.output import print_facts, print_json, progress_bars, results
+from phpq.cli.settings import config_table, home
+
+
+def info(
+    what: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="RUN|SOURCE",
+            help="A run folder or a data set. (default: this machine)",
+            show_default=False,
+        ),
+    ] = None,
+    check_images: Annotated[
+        bool, typer.Option(help="Decode every image of a data set and name the bad ones.")
+    ] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False,
+) -> None:
+    """Show versions and devices, or how a run went, or what a data set holds."""
+    from phpq import describe
+    from phpq.config import parse
+    from phpq.data import open_dataset
+
+    if what is None:
+        content = describe.describe_machine(home=home())
+        rows = _machine_rows(content)
+    elif (Path(what) / "config.json").is_file():
+        content = describe.describe_run(Path(what))
+        rows = _run_rows(content)
+    else:
+        dataset = open_dataset(what, home=home())
+        with progress_bars() as progress:
+            content = describe.describe_dataset(
+                dataset, check_images=check_images, progress=progress
+            )
+        rows = _dataset_rows(content)
+    if as_json:
+        print_json(content)
+        return
+    print_facts(rows)
+    if "config" in content:
+        results().print(config_table(parse(content["config"])))
+
+
+def _machine_rows(content: dict[str, Any]) -> list[tuple[str, str]]:
+    packages = content["packages"].items()
+    return [
+        ("phpq", content["phpq"]),
+        ("python", f"{content['python']} on {content['platform']}"),
+        ("packages", ", ".join(f"{name} {version}" for name, version in packages)),
+        *((device["name"], device["model"]) for device in content["devices"]),
+        ("cores", f"{content['cores']} ({content['torch_threads']} torch threads)"),
+        ("downloads", content["data_home"]),
+    ]
+
+
+def _run_rows(content: dict[str, Any]) -> list[tuple[str, str]]:
+    epochs, scores, health = content["epochs"], content["map"], content["code_health"]
+    state = "finished" if epochs["finished"] else "interrupted or running"
+    rows = [
+        ("run", content["run"]),
+        ("data set", f"{content['dataset']} ({content['classes']} classes)"),
+        ("network", f"{content['backbone']}, {content['bits']} bits"),
+        ("epochs", f"{epochs['done']} of {epochs['planned']}, {state}"),
+    ]
+    if scores:
+        last, best = scores["last"], scores["best"]
+        text = f"{last['map']:.2f} last (epoch {last['epoch']}), "
+        rows.append(("MAP", text + f"{best['map']:.2f} best (epoch {best['epoch']})"))
+    if health["distinct_codes"] is not None:
+        rows.append(
+            (
+                "codes",
+                f"{health['distinct_codes']:,} distinct, {health['dead_codewords']:,} dead "
+                f"codewords, {health['entropy_bits']:.2f} bits of entropy a codebook",
+            )
+        )
+    if content["evaluation"]:
+        rows.append(("evaluation", content["evaluation"]["folder"]))
+    return rows
+
+
+def _dataset_rows(content: dict[str, Any]) -> list[tuple[str, str]]:
+    smallest, bad = content["smallest_class"], content["bad_images"]
+    rows = [
+        ("data set", content["dataset"]),
+        ("source", content["source"]),
+        ("classes", f"{content['classes']:,}"),
+        ("train", f"{content['train_images']:,} images (the gallery)"),
+        ("test", f"{content['test_images']:,} images (the queries)"),
+        ("smallest", f"{smallest['name']}: {smallest['train_images']:,} training images"),
+    ]
+    if content["classes_without_test_image"]:
+        rows.append(("untested", f"{content['classes_without_test_image']:,} classes"))
+    if bad is None:
+        rows.append(("bad images", "not looked for; add --check-images"))
+    else:
+        rows.append(("bad images", f"{len(bad):,}"))
+        rows += [("", image["reason"]) for image in bad]
+    return rows

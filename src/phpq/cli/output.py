@@ -1,0 +1,83 @@
+"""What the commands print: results on stdout, everything else on stderr."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+Progress = Callable[[str, int, int], None]  # what is done, how much, of how much
+
+
+def results() -> Console:
+    """Return the console of results."""
+    from rich.console import Console
+
+    return Console(highlight=False, markup=False)
+
+
+def messages() -> Console:
+    """Return the console of progress and remarks."""
+    from rich.console import Console
+
+    return Console(stderr=True, highlight=False)
+
+
+def print_json(content: dict[str, Any]) -> None:
+    """Write one JSON document to stdout."""
+    sys.stdout.write(json.dumps(content, indent=2, ensure_ascii=False, allow_nan=False) + "\n")
+
+
+def print_error(title: str, text: str) -> None:
+    """Write a message to stderr, unwrapped, so that a path in it stays in one piece."""
+    from rich.text import Text
+
+    messages().print(Text.assemble((title, "bold red"), " ", text), soft_wrap=True)
+
+
+def print_facts(rows: Sequence[tuple[str, str]]) -> None:
+    """Write names and values to stdout, a line each, unwrapped: a path can be copied."""
+    from rich.text import Text
+
+    console = results()
+    width = max(len(name) for name, _ in rows) + 2
+    for name, value in rows:
+        console.print(Text.assemble((name.ljust(width), "bold"), value), soft_wrap=True)
+
+
+@contextmanager
+def progress_bars(*, in_bytes: bool = False) -> Iterator[Progress]:
+    """Show a bar for each thing that is done, on stderr, until all is done.
+
+    Args:
+        in_bytes: Count bytes, with their speed, rather than pieces.
+    """
+    from rich import progress
+
+    console = messages()
+    count: tuple[progress.ProgressColumn, ...] = (progress.MofNCompleteColumn(),)
+    if in_bytes:
+        count = (progress.DownloadColumn(), progress.TransferSpeedColumn())
+    bars = progress.Progress(
+        progress.TextColumn("{task.description}", markup=False),
+        progress.BarColumn(bar_width=24),
+        *count,
+        progress.TimeRemainingColumn(),
+        console=console,
+        transient=True,
+        disable=not console.is_terminal,
+    )
+    tasks: dict[str, progress.TaskID] = {}
+
+    def advance(title: str, done: int, total: int) -> None:
+        if title not in tasks:
+            tasks[title] = bars.add_task(title, total=total)
+        bars.update(tasks[title], completed=done, total=total)
+
+    with bars:
+        yield advance

@@ -1,0 +1,143 @@
+"""`phpq train`: a data set in, a run folder out."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from phpq.cli.output import messages, print_facts, print_json
+from phpq.cli.settings import build_config, config_table, home
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from phpq.training import Reporter
+
+
+Source = Annotated[
+    str | None,
+    typer.Argument(
+        help="A folder of class folders, a CSV or Parquet table, cub200, dogs120 or plumage.",
+        show_default=False,
+    ),
+]
+Bits = Annotated[int | None, typer.Option(help="Length of a code: 16, 32, 48 ... (default: 32)")]
+Out = Annotated[Path | None, typer.Option(help="The run folder (default: runs/NAME-BITS)")]
+Config = Annotated[Path | None, typer.Option(help="A TOML file of settings.")]
+Settings = Annotated[
+    list[str] | None,
+    typer.Option("--set", metavar="STAGE.FIELD=VALUE", help="One setting; may be repeated."),
+]
+Epochs = Annotated[int | None, typer.Option(help="Short for --set training.epochs=N")]
+Seed = Annotated[int | None, typer.Option(help="Short for --set training.seed=N")]
+Backbone = Annotated[
+    str | None, typer.Option(help="A timm model, as resnet50. (default: resnet18)")
+]
+Weights = Annotated[
+    str | None,
+    typer.Option(
+        help="Where the backbone starts: hub (pretrained, fetched by timm), none, or a FILE. "
+        "(default: hub for photographs, none for plumage)"
+    ),
+]
+Device = Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:1 or mps.")]
+Resume = Annotated[
+    Path | None,
+    typer.Option(metavar="RUN", help="Continue an interrupted run with its own settings."),
+]
+AsJson = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
+
+
+def train(
+    source: Source = None,
+    bits: Bits = None,
+    out: Out = None,
+    config: Config = None,
+    settings: Settings = None,
+    epochs: Epochs = None,
+    seed: Seed = None,
+    backbone: Backbone = None,
+    weights: Weights = None,
+    device: Device = "auto",
+    resume: Resume = None,
+    as_json: AsJson = False,
+) -> None:
+    """Learn to search a data set, and write a run folder.
+
+    Settings come from the defaults, then --config, then the options. A run that was interrupted
+    goes on with: phpq train --resume RUN
+    """
+    from phpq import api
+
+    short = {
+        "training.epochs": epochs,
+        "training.seed": seed,
+        "model.backbone": backbone,
+        "model.weights": weights,
+    }
+    assignments = [f"{name}={value}" for name, value in short.items() if value is not None]
+    assignments += settings or []
+    if resume is not None:
+        if assignments or bits is not None or out is not None or config is not None:
+            hint = "a run goes on with its own settings; leave out all options but --device, --json"
+            raise typer.BadParameter(hint, param_hint="--resume")
+        folder = resume
+        dataset, resolved = api.open_run(folder, source, home=home())
+    elif source is None:
+        raise typer.BadParameter("give a data set, or --resume RUN.", param_hint="SOURCE")
+    else:
+        dataset = api.as_dataset(source, home=home())
+        start = api.default_weights(dataset)
+        resolved = build_config(config, assignments, bits=bits, weights=start)
+        folder = out or api.default_folder(dataset, resolved)
+    console = messages()
+    console.print(config_table(resolved))
+    with _resumable(folder, console) as reporter:
+        resuming = resume is not None
+        api.train(
+            dataset, out=folder, config=resolved, device=device, resume=resuming, reporter=reporter
+        )
+    _report(folder, as_json=as_json)
+
+
+@contextmanager
+def _resumable(folder: Path, console: Console) -> Iterator[Reporter]:
+    """Show the progress, give the terminal back whatever happens, say how to resume."""
+    from phpq.training import TerminalReporter
+
+    reporter = TerminalReporter(console)
+    try:
+        yield reporter
+    except KeyboardInterrupt:
+        begun = (folder / "config.json").is_file()
+        hint = f"Continue with: phpq train --resume {shlex.quote(str(folder))}"
+        raise KeyboardInterrupt(hint if begun else "Nothing was written yet.") from None
+    finally:
+        reporter.finish()
+
+
+def _report(folder: Path, *, as_json: bool) -> None:
+    from phpq.describe import describe_run
+
+    run = describe_run(folder)
+    if as_json:
+        print_json(run)
+        return
+    last, best = run["map"]["last"], run["map"]["best"]
+    name = shlex.quote(str(folder))
+    rows = (
+        (
+            "MAP",
+            f"{last['map']:.2f} after the last epoch ({last['epoch']}); "
+            f"best {best['map']:.2f} (epoch {best['epoch']})",
+        ),
+        ("run", str(folder)),
+        ("next", f"phpq evaluate {name}        tables, curves and pictures"),
+        ("", f"phpq search {name} PHOTO    what looks like it, once evaluated"),
+    )
+    print_facts(rows)

@@ -1,0 +1,73 @@
+"""The group itself: help, version, unknown commands, and how errors become exit codes."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from command_line import phpq
+from phpq import __version__
+from phpq.cli import COMMANDS, app
+from phpq.errors import ConfigError
+
+
+def test_version_and_help() -> None:
+    assert phpq("--version").out == f"phpq {__version__}\n"
+    listed = phpq("--help").out
+    assert all(name in listed for name in COMMANDS)
+    assert set(COMMANDS) == {"demo", "train", "evaluate", "search", "download", "info"}
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_every_command_explains_itself(name: str) -> None:
+    outcome = phpq(name, "--help")
+    assert outcome.code == 0
+    assert "Usage:" in outcome.out
+
+
+def test_wrong_usage_is_exit_code_2() -> None:
+    unknown = phpq("trian")
+    assert unknown.code == 2
+    assert "Did you mean 'train'?" in unknown.err
+    assert phpq("train", "--bitz", "32").code == 2
+    assert phpq("train").code == 2
+    assert phpq("search", "run", "a.jpg", "--top-k", "0").code == 2
+    assert phpq().code == 2
+
+
+def test_an_error_is_one_message_and_ctrl_c_is_130(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(error: BaseException) -> None:
+        def describe(**_: object) -> dict[str, object]:
+            raise error
+
+        monkeypatch.setattr("phpq.describe.describe_machine", describe)
+
+    fail(ConfigError("a [red] and\na long " + "x" * 200))
+    outcome = phpq("info")
+    assert (outcome.code, outcome.out) == (2, "")
+    # Neither markup nor wrapping: the message as it was raised.
+    assert outcome.err == "error: a [red] and\na long " + "x" * 200 + "\n"
+    fail(KeyboardInterrupt("Go on with this."))
+    outcome = phpq("info")
+    assert (outcome.code, outcome.err) == (130, "interrupted. Go on with this.\n")
+    fail(ZeroDivisionError("our own mistake"))
+    with pytest.raises(ZeroDivisionError):
+        phpq("info")
+    assert app.pretty_exceptions_enable is False
+
+
+def test_the_entry_point_in_a_process_of_its_own(tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", "from phpq.cli import main; main()", "train", "no/such/folder"],
+        capture_output=True,
+        text=True,
+        cwd=tmp_path,
+        check=False,
+    )
+    assert done.returncode == 2
+    assert done.stdout == ""
+    assert done.stderr.startswith("error: There is no file or folder 'no/such/folder'. Accepted:")
+    assert list(tmp_path.iterdir()) == []

@@ -1,0 +1,36 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from command_line import phpq
+from finished_runs import copy_run
+from phpq.data import write_plumage
+from tiny_runs import tiny_birds
+
+
+def test_the_table_names_the_three_ways_and_the_report(tmp_path: Path) -> None:
+    run = copy_run(tmp_path / "run", evaluated=False)
+    outcome = phpq("evaluate", run, "--out", tmp_path / "out")
+    assert outcome.code == 0, outcome.err
+    metrics = json.loads((tmp_path / "out" / "metrics.json").read_text("utf-8"))
+    for name in ("PHPQ codes", "float search", "post-hoc PQ"):
+        assert name in outcome.out
+    for score in (metrics["map"]["12"], metrics["map_float"], metrics["map_pq"]):
+        assert f"{score:.2f}" in outcome.out
+    assert "after the last epoch (4); best" in outcome.out
+    assert "report.html" in outcome.out
+    assert not (run / "evaluation").exists()
+
+
+def test_another_source_and_its_bad_images(tmp_path: Path) -> None:
+    run = copy_run(tmp_path / "run", evaluated=False)
+    birds = write_plumage(tmp_path / "birds", tiny_birds())
+    for name in tiny_birds().train.ids[1:13]:
+        (birds / name).write_text("no image")
+    outcome = phpq("evaluate", run, birds, "--json")
+    content = outcome.json()
+    assert content["dataset"] == "birds"
+    assert len(content["skipped"]) == 12
+    assert outcome.err.count("left out: Cannot read the image") == 10
+    assert "... and 2 more" in outcome.err

@@ -1,0 +1,39 @@
+from __future__ import annotations
+
+import io
+import json
+
+import pytest
+from rich.console import Console
+
+from phpq.cli import output
+
+
+def test_json_is_one_document_without_nan(capsys: pytest.CaptureFixture[str]) -> None:
+    output.print_json({"name": "Säger", "map": 1.5})
+    assert json.loads(capsys.readouterr().out) == {"name": "Säger", "map": 1.5}
+    with pytest.raises(ValueError, match="Out of range float"):
+        output.print_json({"map": float("nan")})
+
+
+def test_facts_are_shown_as_they_are_and_unwrapped(capsys: pytest.CaptureFixture[str]) -> None:
+    output.print_facts([("run", "runs/[bold]x"), ("", "y" * 300)])
+    assert capsys.readouterr().out == f"run  runs/[bold]x\n     {'y' * 300}\n"
+
+
+def test_bars_are_for_terminals_only(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with output.progress_bars() as advance:
+        advance("embedding a [b]", 1, 2)
+    assert capsys.readouterr() == ("", "")
+    stream = io.StringIO()
+    terminal = Console(file=stream, force_terminal=True, width=100)
+    monkeypatch.setattr(output, "messages", lambda: terminal)
+    for in_bytes in (False, True):
+        with output.progress_bars(in_bytes=in_bytes) as advance:
+            advance("embedding a [b]", 500, 2000)
+            advance("embedding a [b]", 2000, 2000)
+    assert "embedding a [b]" in stream.getvalue()
+    assert "2000/2000" in stream.getvalue()
+    assert "2.0/2.0 kB" in stream.getvalue()

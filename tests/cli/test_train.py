@@ -1,0 +1,130 @@
+"""From a folder of pictures to named photographs, by the commands that a newcomer types."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from command_line import phpq, tiny_toml
+from phpq import api
+from phpq.config import RunConfig, parse
+from phpq.data import write_plumage
+from phpq.model.checkpoint import read_card
+from tiny_runs import SIDE, tiny_birds
+
+
+def test_train_evaluate_search_info(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    write_plumage(tmp_path / "birds", tiny_birds())
+    tiny = tiny_toml(tmp_path)
+    options = ("--config", tiny, "--epochs", "3", "--set", "training.evaluate_every=1", "--bits", 6)
+
+    trained = phpq("train", "birds", *map(str, options))
+    assert trained.code == 0, trained.err
+    assert "after the last epoch (3); best" in trained.out
+    assert "phpq evaluate runs/birds-6" in trained.out
+    assert "backbone=test_resnet" in trained.err
+    assert "epoch   3  MAP" in trained.err
+    run = Path("runs/birds-6")
+    assert read_card(run).dataset == str(tmp_path / "birds")
+
+    measured = phpq("evaluate", run, "--json").json()
+    rows = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    assert measured["map"]["6"] == pytest.approx(rows[-1]["map"])
+    assert measured["epochs"]["best"]["map"] == max(row["map"] for row in rows)
+    assert measured["folder"] == "runs/birds-6/evaluation"
+    assert (run / "evaluation" / "report.html").is_file()
+
+    photo = f"birds/{tiny_birds().test.ids[0]}"
+    [query] = phpq("search", run, photo, "--top-k", "3", "--json").json()["queries"]
+    assert query["query"] == photo
+    assert [hit["rank"] for hit in query["hits"]] == [1, 2, 3]
+    assert query["label"] in tiny_birds().class_names
+    assert all(Path(hit["path"]).is_file() for hit in query["hits"])
+
+    facts = phpq("info", run, "--json").json()
+    assert facts["map"]["last"]["map"] == pytest.approx(measured["map"]["6"])
+    assert facts["evaluation"]["map"] == measured["map"]
+
+
+def test_json_is_the_only_thing_on_stdout(tmp_path: Path) -> None:
+    tiny = tiny_toml(tmp_path)
+    source = f"plumage:species=3,images=4,test=1,size={SIDE}"
+    outcome = phpq(
+        "train", source, "--config", tiny, "--epochs", "1", "--out", tmp_path / "run", "--json"
+    )
+    content = outcome.json()
+    assert content["run"] == str(tmp_path / "run")
+    assert content["epochs"] == {"done": 1, "planned": 1, "finished": True}
+    assert content["map"]["last"]["epoch"] == content["map"]["best"]["epoch"] == 1
+
+
+def test_ctrl_c_says_how_to_go_on_and_resume_needs_nothing_else(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tiny = tiny_toml(tmp_path)
+    run = tmp_path / "my run"
+    source = f"plumage:species=3,images=6,test=2,size={SIDE}"
+    arguments = ("train", source, "--config", str(tiny), "--epochs", "3", "--out", str(run))
+
+    from phpq.training import TerminalReporter
+
+    normal = TerminalReporter.epoch
+
+    def interrupt(self: TerminalReporter, row: dict[str, object]) -> None:
+        if row["epoch"] == 2:
+            raise KeyboardInterrupt
+        normal(self, row)
+
+    monkeypatch.setattr(TerminalReporter, "epoch", interrupt)
+    stopped = phpq(*arguments)
+    assert stopped.code == 130
+    assert stopped.err.endswith(f"interrupted. Continue with: phpq train --resume '{run}'\n")
+    monkeypatch.undo()
+    resumed = phpq("train", "--resume", run)
+    assert resumed.code == 0, resumed.err
+    assert "after the last epoch (3)" in resumed.out
+    lines = (run / "metrics.jsonl").read_text("utf-8").splitlines()
+    assert [json.loads(line)["epoch"] for line in lines] == [1, 2, 3]
+
+
+def test_ctrl_c_before_anything_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupt(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(api, "train", interrupt)
+    stopped = phpq("train", "plumage", "--out", tmp_path / "run")
+    assert stopped.code == 130
+    assert stopped.err.endswith("interrupted. Nothing was written yet.\n")
+
+
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        ([], {}),
+        (["--bits", "64"], {"quantizer": {"num_codebooks": 8}}),
+        (["--epochs", "7", "--seed", "3"], {"training": {"epochs": 7, "seed": 3}}),
+        (
+            ["--backbone", "resnet50", "--weights", "hub"],
+            {"model": {"backbone": "resnet50", "weights": "hub"}},
+        ),
+        (["--epochs", "7", "--set", "training.epochs=9"], {"training": {"epochs": 9}}),
+    ],
+)
+def test_options_become_settings(
+    options: list[str],
+    expected: dict[str, dict[str, object]],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    seen: list[RunConfig] = []
+
+    def stop(dataset: object, *, config: RunConfig, **_: object) -> None:
+        seen.append(config)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(api, "train", stop)
+    assert phpq("train", "plumage", "--out", tmp_path / "run", *options).code == 130
+    assert seen == [parse(expected)]

@@ -1,0 +1,43 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from phpq.errors import FormatError
+from phpq.files import read_json, replacing, write_bytes, write_json, write_text
+
+
+def test_what_is_written_is_read_back(tmp_path: Path) -> None:
+    path = tmp_path / "a.json"
+    write_json(path, {"name": "Säger", "rows": [1, 2]})
+    assert read_json(path, remedy="") == {"name": "Säger", "rows": [1, 2]}
+    assert "Säger" in path.read_text("utf-8")
+    assert path.stat().st_mode & 0o777 == 0o644
+    write_text(path, "two\n")
+    assert path.read_text("utf-8") == "two\n"
+    write_bytes(path, b"\x00\xff")
+    assert path.read_bytes() == b"\x00\xff"
+
+
+def test_a_failure_leaves_the_old_file_and_no_rubbish(tmp_path: Path) -> None:
+    path = tmp_path / "a.txt"
+    write_text(path, "old")
+
+    def fail() -> None:
+        with replacing(path) as temporary:
+            temporary.write_text("half of the n")
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        fail()
+    assert path.read_text("utf-8") == "old"
+    assert list(tmp_path.iterdir()) == [path]
+
+
+@pytest.mark.parametrize("text", ["{", "[1]", "\udcff", ""])
+def test_damaged_json_is_named_with_the_remedy(tmp_path: Path, text: str) -> None:
+    path = tmp_path / "a.json"
+    path.write_bytes(text.encode("utf-8", "surrogateescape"))
+    with pytest.raises(FormatError, match=r"a.json' is damaged: .* Make it again."):
+        read_json(path, remedy="Make it again.")

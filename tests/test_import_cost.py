@@ -1,0 +1,47 @@
+"""What is imported before it is needed: nothing heavy. Each case is a fresh interpreter."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+HEAVY = {"torch", "torchvision", "timm", "numpy", "scipy", "matplotlib", "faiss", "PIL", "pyarrow"}
+
+HELP = """
+import sys
+from typer.testing import CliRunner
+from phpq.cli import COMMANDS, app
+assert CliRunner().invoke(app, ["--help"]).exit_code == 0
+assert CliRunner().invoke(app, ["--version"]).exit_code == 0
+for name in COMMANDS:
+    assert CliRunner().invoke(app, [name, "--help"]).exit_code == 0, name
+"""
+
+
+def imported_by(code: str) -> set[str]:
+    """Run code in a fresh interpreter; returns the top-level modules that it left."""
+    listing = "\nimport sys; print('MODULES', *{name.partition('.')[0] for name in sys.modules})"
+    done = subprocess.run(
+        [sys.executable, "-c", code + listing], check=True, capture_output=True, text=True
+    )
+    return set(done.stdout.rpartition("MODULES")[2].split())
+
+
+def test_the_package_itself_is_light() -> None:
+    assert not imported_by("import phpq; dir(phpq); phpq.PhpqError; phpq.RunConfig") & HEAVY
+
+
+def test_help_is_light() -> None:
+    assert not imported_by(HELP) & HEAVY
+
+
+def test_evaluation_and_bad_input_need_no_torch() -> None:
+    code = """
+import phpq
+import phpq.evaluation.run, phpq.search, phpq.describe, phpq.index
+try:
+    phpq.train("no/such/folder")
+except phpq.PhpqError:
+    pass
+"""
+    assert not imported_by(code) & {"torch", "timm", "matplotlib", "faiss", "scipy", "pyarrow"}
