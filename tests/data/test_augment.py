@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import dataclasses
+from typing import Any
+
 import numpy as np
 import pytest
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from phpq.config import DataConfig
@@ -19,8 +23,13 @@ def squares(count: int = 2, side: int = SIDE) -> Tensor:
     return torch.randint(0, 256, (count, 3, side, side), dtype=torch.uint8, generator=generator)
 
 
-def config(**values: float) -> DataConfig:
-    return DataConfig(store_size=SIDE, **({"crop_size": SIDE, "eval_size": SIDE} | values))  # type: ignore[arg-type]
+PLAIN = DataConfig(
+    store_size=SIDE, crop_size=SIDE, crop_scale=0.5, jitter=0.0, eval_size=SIDE, eval_crop=1.0
+)
+
+
+def config(**changes: Any) -> DataConfig:
+    return dataclasses.replace(PLAIN, **changes)
 
 
 def parameters(*rows: tuple[float, ...]) -> Tensor:
@@ -31,8 +40,8 @@ def parameters(*rows: tuple[float, ...]) -> Tensor:
 WHOLE = (0.5, 0.5, 1.0, 1.0, 1.0)
 
 
-def draw(count: int = 400, *, seed: int = 0, **values: float) -> np.ndarray[tuple[int, ...], np.dtype[np.float32]]:
-    return draw_augmentations(np.random.default_rng(seed), count, config(**values))
+def draw(count: int = 400, *, seed: int = 0, **changes: Any) -> NDArray[np.float32]:
+    return draw_augmentations(np.random.default_rng(seed), count, config(**changes))
 
 
 def test_crops_stay_inside_and_keep_their_share() -> None:
@@ -96,9 +105,7 @@ def test_a_quarter_is_cut_out_to_the_pixel() -> None:
 @pytest.mark.parametrize("size", [5, 16, 23])
 def test_any_crop_equals_its_twin(size: int, mirror: float) -> None:
     pixels, (x, y, width, height) = squares(1), (0.4, 0.55, 0.63, 0.71)
-    images = Views(config(crop_size=size)).train(
-        pixels, parameters((x, y, width, height, mirror))
-    )
+    images = Views(config(crop_size=size)).train(pixels, parameters((x, y, width, height, mirror)))
     channel = (pixels[0, 1] / 255).tolist()
     for row in range(size):
         for column in range(size):

@@ -106,7 +106,9 @@ def test_class_numbers_may_have_gaps() -> None:
     assert [sorted(row) for row in labels.tolist()] == [[2, 2, 7, 7]]
 
 
-@pytest.mark.parametrize(("count", "batch", "steps"), [(64, 64, 1), (65, 64, 1), (3, 64, 1), (12, 4, 3)])
+@pytest.mark.parametrize(
+    ("count", "batch", "steps"), [(64, 64, 1), (65, 64, 1), (3, 64, 1), (12, 4, 3)]
+)
 def test_steps_are_full_batches(count: int, batch: int, steps: int) -> None:
     assert steps_per_epoch(count, batch) == steps
 

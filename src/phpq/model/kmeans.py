@@ -49,4 +49,5 @@ def spherical_kmeans(
 
 def _directed(vectors: Tensor) -> Tensor:
     """Tell which rows of (K, d) have a direction: (K, 1) bool."""
-    return torch.linalg.vector_norm(vectors, dim=-1, keepdim=True) > 1e-6
+    lengths: Tensor = vectors.norm(dim=-1, keepdim=True)
+    return lengths > 1e-6
