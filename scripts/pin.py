@@ -44,8 +44,8 @@ def with_constraints(text: str, pins: list[str]) -> str:
 
 def run(*command: str) -> str:
     """Run a command and return what it printed."""
-    done = subprocess.run(command, cwd=PROJECT.parent, check=True, stdout=subprocess.PIPE, text=True)
-    return done.stdout
+    folder = PROJECT.parent
+    return subprocess.run(command, cwd=folder, check=True, stdout=subprocess.PIPE, text=True).stdout
 
 
 if __name__ == "__main__":

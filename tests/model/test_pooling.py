@@ -1,0 +1,123 @@
+"""Generalized spatial pooling and the pyramid fusion against plain loops."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from typing import Literal
+
+import pytest
+import torch
+
+from phpq.model.pooling import PyramidHybridPooling, generalized_spatial_pooling
+from reference import fusion_loop, gsp_gradient_loop, gsp_loop
+
+Kind = Literal["gem", "paper"]
+
+
+def positive_maps(*shape: int, seed: int = 0) -> torch.Tensor:
+    generator = torch.Generator().manual_seed(seed)
+    return torch.rand(shape, generator=generator) + 0.05
+
+
+@pytest.mark.parametrize("kind", ["gem", "paper"])
+@pytest.mark.parametrize("rho", [1.0, 1.5, 2.0, 3.0, 7.0, math.inf])
+def test_pooling_equals_its_twin(rho: float, kind: Kind) -> None:
+    maps = positive_maps(2, 3, 4, 5)
+    pooled = generalized_spatial_pooling(maps, rho, kind=kind)
+    assert pooled.shape == (2, 3)
+    for image in range(2):
+        for channel in range(3):
+            expected = gsp_loop(maps[image, channel].tolist(), rho, kind=kind)
+            assert pooled[image, channel].item() == pytest.approx(expected, rel=1e-5)
+
+
+@pytest.mark.parametrize("rho", [1.0, 2.0, 3.0])
+def test_gradient_is_the_papers(rho: float) -> None:
+    maps = positive_maps(1, 1, 3, 4).requires_grad_()
+    (gradient,) = torch.autograd.grad(generalized_spatial_pooling(maps, rho, kind="paper"), maps)
+    expected = torch.tensor(gsp_gradient_loop(maps[0, 0].tolist(), rho))
+    torch.testing.assert_close(gradient[0, 0], expected, rtol=1e-5, atol=1e-7)
+
+
+def test_both_limits_are_exact_for_any_sign() -> None:
+    maps = torch.randn(2, 3, 5, 4, generator=torch.Generator().manual_seed(1))
+    assert torch.equal(generalized_spatial_pooling(maps, 1.0), maps.flatten(2).mean(2))
+    assert torch.equal(generalized_spatial_pooling(maps, math.inf), maps.amax((2, 3)))
+
+
+def test_larger_focus_moves_from_the_mean_to_the_maximum() -> None:
+    maps = positive_maps(1, 4, 6, 6)
+    rising = [generalized_spatial_pooling(maps, rho) for rho in (1.0, 2.0, 3.0, 10.0, 60.0)]
+    for lower, higher in itertools.pairwise(rising):
+        assert (higher > lower).all()
+    maximum = generalized_spatial_pooling(maps, math.inf)
+    assert (rising[-1] < maximum).all()
+    torch.testing.assert_close(rising[-1], maximum, rtol=0.07, atol=0)
+
+
+@pytest.mark.parametrize(("side", "rho", "shrink"), [(28, 3.0, 0.0118), (14, 2.0, 0.0714)])
+def test_the_printed_form_shrinks_as_computed(side: int, rho: float, shrink: float) -> None:
+    maps = positive_maps(1, 1, side, side)
+    gem = generalized_spatial_pooling(maps, rho)
+    paper = generalized_spatial_pooling(maps, rho, kind="paper")
+    assert (paper / gem).item() == pytest.approx(shrink, rel=0.01)
+
+
+@pytest.mark.parametrize("kind", ["gem", "paper"])
+@pytest.mark.parametrize("rho", [1.0, 2.0, 3.0, math.inf])
+def test_dead_channels_have_finite_gradients(rho: float, kind: Kind) -> None:
+    maps = torch.zeros(1, 2, 3, 3, requires_grad=True)
+    pooled = generalized_spatial_pooling(maps, rho, kind=kind)
+    assert pooled.abs().max() < 1e-5
+    (gradient,) = torch.autograd.grad(pooled.sum(), maps)
+    assert gradient.isfinite().all()
+
+
+def test_half_precision_maps_are_pooled_in_float32() -> None:
+    maps = (positive_maps(1, 2, 16, 16) * 40).bfloat16()  # cubes overflow float16
+    pooled = generalized_spatial_pooling(maps, 3.0)
+    assert pooled.dtype == torch.float32
+    assert torch.equal(pooled, generalized_spatial_pooling(maps.float(), 3.0))
+
+
+def layers_of(pooling: PyramidHybridPooling) -> list[tuple[list[list[float]], list[float]]]:
+    layers = []
+    for step in pooling.steps:
+        assert isinstance(step, torch.nn.Linear)
+        layers.append((step.weight.tolist(), step.bias.tolist()))
+    return layers
+
+
+@pytest.mark.parametrize(
+    ("channels", "rho"),
+    [((4, 6, 5), (3.0, 2.0, 1.0)), ((4, 6), (2.0, math.inf)), ((3,), (1.0,))],
+)
+@pytest.mark.parametrize("kind", ["gem", "paper"])
+def test_fusion_equals_its_twin(
+    channels: tuple[int, ...], rho: tuple[float, ...], kind: Kind
+) -> None:
+    torch.manual_seed(0)
+    pooling = PyramidHybridPooling(channels, rho, kind=kind)
+    pyramid = [positive_maps(2, c, 8 >> i, 8 >> i, seed=i) for i, c in enumerate(channels)]
+    fused = pooling(pyramid)
+    assert fused.shape == (2, channels[-1])
+    for image in range(2):
+        pooled = [
+            [gsp_loop(channel.tolist(), focus, kind=kind) for channel in level[image]]
+            for level, focus in zip(pyramid, rho, strict=True)
+        ]
+        expected = fusion_loop(pooled, layers_of(pooling))
+        torch.testing.assert_close(fused[image], torch.tensor(expected), rtol=1e-4, atol=1e-5)
+
+
+def test_every_level_receives_a_gradient() -> None:
+    pooling = PyramidHybridPooling((4, 6, 5), (3.0, 2.0, 1.0))
+    pyramid = [positive_maps(2, c, 4, 4).requires_grad_() for c in (4, 6, 5)]
+    for gradient in torch.autograd.grad(pooling(pyramid).square().sum(), pyramid):
+        assert gradient.abs().max() > 0
+
+
+def test_a_pyramid_of_another_height_is_refused() -> None:
+    with pytest.raises(ValueError, match="zip"):
+        PyramidHybridPooling((4, 6), (2.0, 1.0))([positive_maps(1, 4, 2, 2)])

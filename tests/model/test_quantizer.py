@@ -1,0 +1,196 @@
+"""Soft quantization, partial attention and hard encoding against plain loops."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from phpq.config import QuantizerConfig
+from phpq.model.quantizer import ProductQuantizer, partial_attention
+from reference import attention_loop, encode_loop, reconstruct_loop, unit_loop
+
+
+def make_quantizer(
+    *, books: int = 3, size: int = 8, dim: int = 12, alpha: float = 2.0, kappa: int = 3
+) -> ProductQuantizer:
+    torch.manual_seed(0)
+    config = QuantizerConfig(num_codebooks=books, codebook_size=size, alpha=alpha, kappa=kappa)
+    return ProductQuantizer(config, dim)
+
+
+def embeddings(count: int = 5, dim: int = 12, seed: int = 1) -> torch.Tensor:
+    return 3 * torch.randn(count, dim, generator=torch.Generator().manual_seed(seed))
+
+
+def test_split_gives_unit_sub_vectors_for_each_codebook() -> None:
+    # A published implementation normalises over the wrong axis, across the codebooks.
+    quantizer, points = make_quantizer(), embeddings()
+    parts = quantizer.split(points)
+    assert parts.shape == (5, 3, 4)
+    torch.testing.assert_close(parts.norm(dim=2), torch.ones(5, 3))
+    for row, point in zip(parts, points.tolist(), strict=True):
+        for m in range(3):
+            expected = unit_loop(point[4 * m : 4 * m + 4])
+            torch.testing.assert_close(row[m], torch.tensor(expected), rtol=1e-5, atol=1e-6)
+
+
+def test_codewords_start_and_stay_unit_whatever_the_parameters_become() -> None:
+    quantizer = make_quantizer()
+    torch.testing.assert_close(quantizer.codebooks.norm(dim=2), torch.ones(3, 8))
+    with torch.no_grad():
+        quantizer.codebooks.mul_(torch.rand(3, 8, 1) + 0.5)
+    torch.testing.assert_close(quantizer.codewords().norm(dim=2), torch.ones(3, 8))
+    np.testing.assert_allclose(np.linalg.norm(quantizer.export().codewords, axis=2), 1.0, rtol=1e-6)
+
+
+@pytest.mark.parametrize("kappa", [1, 3, 8])
+@pytest.mark.parametrize("alpha", [0.5, 4.0, 16.0])
+def test_reconstruction_equals_its_twin(alpha: float, kappa: int) -> None:
+    quantizer, points = make_quantizer(alpha=alpha, kappa=kappa), embeddings()
+    with torch.no_grad():
+        quantizer.codebooks.mul_(1.7)  # the twin normalises too
+        soft = quantizer(points)
+    assert soft.shape == points.shape
+    for row, point in zip(soft, points.tolist(), strict=True):
+        expected = reconstruct_loop(point, quantizer.codebooks.tolist(), alpha=alpha, kappa=kappa)
+        torch.testing.assert_close(row, torch.tensor(expected), rtol=1e-4, atol=1e-5)
+
+
+def test_reconstruction_ignores_the_length_of_sub_vectors() -> None:
+    quantizer, points = make_quantizer(), embeddings()
+    torch.testing.assert_close(quantizer(points), quantizer(0.01 * points))
+
+
+@pytest.mark.parametrize("kappa", [1, 2, 5, 8])
+def test_partial_attention_equals_softmax_mask_renormalise(kappa: int) -> None:
+    cosines = 2 * torch.rand(6, 8, generator=torch.Generator().manual_seed(0)) - 1
+    weights = partial_attention(2 * 4.0 * cosines, kappa)
+    for row, cosine in zip(weights, cosines.tolist(), strict=True):
+        expected = attention_loop(cosine, alpha=4.0, kappa=kappa)
+        torch.testing.assert_close(row, torch.tensor(expected), rtol=1e-4, atol=1e-7)
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    logits=st.lists(st.sampled_from([-40.0, -1.0, 0.0, 0.5, 1.0, 60.0]), min_size=2, max_size=9),
+    kappa=st.integers(1, 9),
+)
+def test_never_more_than_kappa_take_part_and_weights_sum_to_one(
+    logits: list[float], kappa: int
+) -> None:
+    row = torch.tensor(logits)
+    weights = partial_attention(row, kappa)
+    assert weights.sum().item() == pytest.approx(1, abs=1e-5)
+    assert (weights > 0).sum() <= kappa  # ties at the border are frequent here
+    outside = row[weights == 0]
+    inside = row[weights > 0]
+    if len(outside) and kappa < len(logits):
+        assert inside.max() == row.max()
+
+
+def test_ties_at_the_border_admit_no_more_than_kappa() -> None:
+    weights = partial_attention(torch.zeros(4, 8), 3)
+    assert (weights > 0).sum(1).tolist() == [3] * 4
+    torch.testing.assert_close(weights[weights > 0], torch.full((12,), 1 / 3))
+
+
+def test_all_codewords_is_the_plain_softmax() -> None:
+    logits = torch.randn(4, 3, 8, generator=torch.Generator().manual_seed(0))
+    for kappa in (8, 9):
+        assert torch.equal(partial_attention(logits, kappa), logits.softmax(-1))
+
+
+def test_one_codeword_is_hard_assignment() -> None:
+    quantizer, points = make_quantizer(kappa=1), embeddings()
+    words = quantizer.codewords()
+    chosen = quantizer.encode(points)
+    expected = torch.stack([words[m, chosen[:, m]] for m in range(3)], 1).flatten(1)
+    torch.testing.assert_close(quantizer(points), expected)
+
+
+def test_tiny_kept_probabilities_stay_finite() -> None:
+    # Softmax first would give 0 / 0 here.
+    logits = torch.tensor([[0.0, -200.0, -300.0]], requires_grad=True)
+    weights = partial_attention(logits, 2)
+    assert torch.equal(weights.detach(), torch.tensor([[1.0, 0.0, 0.0]]))
+    (gradient,) = torch.autograd.grad(weights.square().sum(), logits)
+    assert gradient.isfinite().all()
+
+
+@pytest.mark.parametrize("kappa", [1, 3, 8])
+def test_codebooks_receive_a_gradient_and_move(kappa: int) -> None:
+    # A published sibling implementation never trains its codebook.
+    quantizer, points = make_quantizer(kappa=kappa), embeddings(16)
+    assert quantizer.codebooks.requires_grad
+    optimizer = torch.optim.SGD(quantizer.parameters(), lr=0.1)
+    before = quantizer.codebooks.detach().clone()
+    target = embeddings(16, seed=9)
+    used = torch.tensor([len(set(book)) for book in quantizer.encode(points).T.tolist()])
+    torch.autograd.backward((quantizer(points) - target).square().sum())
+    gradient = quantizer.codebooks.grad
+    assert gradient is not None
+    optimizer.step()
+    touched = (gradient.abs().amax(2) > 0).sum(1)
+    if kappa == 1:  # only the chosen codewords hear of it
+        assert torch.equal(touched, used)
+    else:
+        assert (touched >= used).all()
+    assert not torch.equal(quantizer.codebooks.detach(), before)
+    # Along the codeword itself nothing changes: the length is free, only the direction counts.
+    radial = (gradient * before).sum(2).abs().max()
+    assert radial < 1e-4 * gradient.abs().max()
+
+
+def test_embeddings_receive_a_gradient() -> None:
+    quantizer, points = make_quantizer(), embeddings().requires_grad_()
+    (gradient,) = torch.autograd.grad(quantizer(points).square().sum(), points)
+    assert gradient.abs().max() > 0
+
+
+def test_encoding_is_the_argmax_and_equals_the_numpy_side() -> None:
+    quantizer, points = make_quantizer(size=16, dim=24), embeddings(200, 24)
+    codes = quantizer.encode(points)
+    assert codes.shape == (200, 3)
+    books = quantizer.export()
+    np.testing.assert_array_equal(codes.numpy(), books.encode(points.numpy()))
+    assert codes[:20].tolist() == encode_loop(books.codewords, points[:20].numpy())
+
+
+@pytest.mark.parametrize(("books", "size"), [(2, 256), (4, 16), (6, 8), (3, 2)])
+def test_bits_are_books_times_log2_of_their_size(books: int, size: int) -> None:
+    quantizer = make_quantizer(books=books, size=size, dim=12, kappa=1)
+    assert quantizer.config.bits == books * math.log2(size) == quantizer.export().bits
+
+
+def test_fit_puts_codewords_among_the_data() -> None:
+    quantizer = make_quantizer(size=8, dim=12)
+    centres = F.normalize(embeddings(8, 4, seed=3), dim=1)
+    rows = torch.randint(0, 8, (300, 3), generator=torch.Generator().manual_seed(0))
+    noise = 0.02 * embeddings(300, 12)
+    points = centres[rows].flatten(1) + noise
+
+    def closeness() -> float:
+        cosines = torch.einsum("bmd,mkd->bmk", quantizer.split(points), quantizer.codewords())
+        return cosines.max(2).values.mean().item()
+
+    before = closeness()
+    quantizer.fit(points, seed=0)
+    assert closeness() > max(before, 0.95)
+    assert quantizer.codebooks.requires_grad
+    first = quantizer.codebooks.detach().clone()
+    quantizer.fit(points, seed=0)
+    assert torch.equal(first, quantizer.codebooks.detach())
+
+
+def test_no_rows_give_no_codes() -> None:
+    assert make_quantizer().encode(torch.empty(0, 12)).shape == (0, 3)
+
+
+def test_half_precision_embeddings_are_quantized_in_float32() -> None:
+    assert make_quantizer()(embeddings().bfloat16()).dtype == torch.float32
