@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -16,7 +16,11 @@ from phpq.codes import FloatArray, IntArray, score_codes
 from phpq.errors import ConfigError, FormatError
 from phpq.evaluation.run import FOLDER
 from phpq.evaluation.snapshot import GallerySnapshot, read_snapshot
+from phpq.files import write_bytes, write_json
 from phpq.index import FlatIndex
+
+if TYPE_CHECKING:
+    from phpq.model import Model
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,20 +97,9 @@ def search_run(
         FormatError: If the codes are those of another model.
         BadImageError: If a query cannot be read; the message names it.
     """
-    from phpq.model import load
-    from phpq.model.checkpoint import read_card
-
     if top_k < 1:
         raise ConfigError(f"top_k={top_k} is not allowed: it must be at least 1.")
-    read_card(run)  # names a missing folder; `load` would look for it on the hub
-    model = load(run, device=device)
-    remedy = f"Make it with: phpq evaluate {run}"
-    snapshot = read_snapshot(run / FOLDER, remedy=remedy)
-    if snapshot.fingerprint != model.fingerprint():
-        raise FormatError(
-            f"The codes in {str(run / FOLDER)!r} were made by another model than the one in "
-            f"{str(run)!r} now: it was trained again since. {remedy}"
-        )
+    model, snapshot = _open_evaluated(run, device)
     embeddings = model.embed([Path(image) for image in images])
     norm = model.card.config.quantizer.query_norm
     wanted = min(top_k, len(snapshot))
@@ -121,6 +114,49 @@ def search_run(
         )
         for number, image in enumerate(images)
     )
+
+
+def export_faiss(run: Path, out: Path | None = None) -> tuple[Path, int, Path]:
+    """Write the coded gallery of an evaluated run as a faiss index, with the ids beside it.
+
+    Args:
+        run: A run folder with an evaluation.
+        out: The file; by default `gallery.faiss` in the run folder.
+
+    Returns:
+        The index, its rows, and a JSON file with the id, class and path of each row.
+    """
+    import faiss
+
+    from phpq.index import to_faiss
+
+    model, snapshot = _open_evaluated(run, "cpu")
+    path = out or run / "gallery.faiss"
+    if not path.parent.is_dir():
+        raise ConfigError(f"There is no folder {str(path.parent)!r} to write to. Make it first.")
+    index = to_faiss(model.codebooks, snapshot.codes)
+    write_bytes(path, faiss.serialize_index(index).tobytes())
+    names = path.with_name(f"{path.name}.ids.json")
+    labels = [snapshot.class_names[label] for label in snapshot.labels.tolist()]
+    write_json(names, {"ids": snapshot.ids, "labels": labels, "paths": snapshot.paths})
+    return path, len(snapshot), names
+
+
+def _open_evaluated(run: Path, device: str) -> tuple[Model, GallerySnapshot]:
+    """Return the model of a run and the gallery that it coded."""
+    from phpq.model import load
+    from phpq.model.checkpoint import read_card
+
+    read_card(run)  # names a missing folder; `load` would look for it on the hub
+    model = load(run, device=device)
+    remedy = f"Make it with: phpq evaluate {run}"
+    snapshot = read_snapshot(run / FOLDER, remedy=remedy)
+    if snapshot.fingerprint != model.fingerprint():
+        raise FormatError(
+            f"The codes in {str(run / FOLDER)!r} were made by another model than the one in "
+            f"{str(run)!r} now: it was trained again since. {remedy}"
+        )
+    return model, snapshot
 
 
 def _query_hits(

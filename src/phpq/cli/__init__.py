@@ -20,6 +20,7 @@ COMMANDS = {
     "search": "phpq.cli.search:search",
     "download": "phpq.cli.download:download",
     "info": "phpq.cli.info:info",
+    "export": "phpq.cli.export:export",
 }
 
 

@@ -1,0 +1,170 @@
+"""The trained encoder as one ONNX file: stored squares in, codes and embeddings out.
+
+Resizing, pixel statistics, mirror averaging and codebooks are inside, so that a program in any
+language that can make a square of RGB bytes can encode. The file is checked against the model
+before it gets its name: the codes must be identical.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import warnings
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, cast
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from phpq._version import __version__
+from phpq.config import DataConfig
+from phpq.errors import ConfigError, FormatError, MissingExtraError
+from phpq.files import replacing
+from phpq.model.network import Network
+
+if TYPE_CHECKING:
+    from phpq.model.retrieval import Model
+
+CHECKED_IMAGES = 6
+
+
+class Encoder(nn.Module):
+    """What the file holds: (N, 3, S, S) uint8 to codes (N, M) uint8 and embeddings (N, D)."""
+
+    def __init__(self, network: Network, config: DataConfig) -> None:
+        super().__init__()
+        self.network = network
+        self.mirrored = config.eval_flip
+        side = config.store_size
+        kept = max(1, round(side * config.eval_crop))
+        self.start = (side - kept) // 2
+        self.stop = self.start + kept
+        # Resizing is linear along each axis: as a matrix it needs no resize operator, whose
+        # antialiasing differs from one runtime to the next.
+        self.register_buffer("resize", _resize_matrix(kept, config.eval_size))
+        self.register_buffer("codewords", network.quantizer.codewords().detach().clone())
+
+    def forward(self, pixels: Tensor) -> tuple[Tensor, Tensor]:
+        """Encode stored squares."""
+        window = slice(self.start, self.stop)
+        images = pixels[..., window, window].float() / 255
+        resize = cast(Tensor, self.resize)
+        images = (resize @ images @ resize.T).clamp(0, 1)
+        embedding = self.network.embed(images)
+        split = self.network.quantizer.split
+        if self.mirrored:
+            both = split(embedding) + split(self.network.embed(images.flip(-1)))
+            embedding = both.flatten(1) / 2
+        cosines = torch.einsum("bmd,mkd->bmk", split(embedding), cast(Tensor, self.codewords))
+        return cosines.argmax(-1).to(torch.uint8), embedding
+
+
+def _resize_matrix(source: int, target: int) -> Tensor:
+    """Return (target, source) weights of antialiased bilinear resizing along one axis."""
+    if source == target:
+        return torch.eye(source)
+    # Each source pixel alone, as a one-pixel-high image: its response is a column of the matrix.
+    pulses = torch.eye(source).view(source, 1, 1, source)
+    rows = F.interpolate(
+        pulses, size=(1, target), mode="bilinear", align_corners=False, antialias=True
+    )
+    return rows.view(source, target).T.contiguous()
+
+
+def export_onnx(model: Model, path: str | Path) -> Path:
+    """Write the encoder of a model as ONNX and check it with onnxruntime.
+
+    Args:
+        model: On any device; the file does not depend on it.
+        path: Of the file; the name must end in .onnx.
+
+    Returns:
+        The path. Input `pixels`: (N, 3, S, S) uint8 RGB squares, N free, S = data.store_size.
+        Outputs `codes`: (N, M) uint8 and `embedding`: (N, D) float32. The file's metadata name the
+        bits, the classes and the model's fingerprint.
+    """
+    target = Path(path)
+    if target.suffix != ".onnx":
+        raise ConfigError(f"{str(target)!r} must end in .onnx.")
+    if not target.parent.is_dir():
+        raise ConfigError(f"There is no folder {str(target.parent)!r} to write to. Make it first.")
+    onnx = _import_onnx()
+    config = model.card.config.data
+    encoder = Encoder(model.network, config).cpu().eval()
+    example = torch.zeros(2, 3, config.store_size, config.store_size, dtype=torch.uint8)
+    try:
+        with replacing(target) as temporary:
+            _trace(encoder, example, temporary)
+            content = onnx.load(str(temporary))
+            _describe(content, model)
+            onnx.save(content, str(temporary))
+            _check(encoder, temporary, config.store_size)
+    finally:
+        model.network.to(model.device)
+    return target
+
+
+def _trace(encoder: Encoder, example: Tensor, path: Path) -> None:
+    # The exporter reports on itself through warnings and log lines of its own.
+    logging.getLogger("torch.onnx").setLevel(logging.ERROR)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        torch.onnx.export(
+            encoder,
+            (example,),
+            str(path),
+            input_names=["pixels"],
+            output_names=["codes", "embedding"],
+            dynamic_shapes={"pixels": {0: torch.export.Dim("images", min=1, max=4096)}},
+            dynamo=True,
+            external_data=False,
+            verbose=False,
+        )
+
+
+def _describe(content: Any, model: Model) -> None:
+    facts = {
+        "phpq_version": __version__,
+        "bits": str(model.bits),
+        "num_codebooks": str(model.codebooks.num_codebooks),
+        "fingerprint": model.fingerprint(),
+        "class_names": json.dumps(list(model.class_names)),
+    }
+    for key, value in facts.items():
+        entry = content.metadata_props.add()
+        entry.key, entry.value = key, value
+
+
+def _check(encoder: Encoder, path: Path, side: int) -> None:
+    """Demand identical codes from the file and from torch, on noise of several contrasts."""
+    import onnxruntime
+
+    generator = np.random.default_rng(0)
+    noise = generator.integers(0, 256, (CHECKED_IMAGES, 3, side, side))
+    contrast = np.linspace(0.1, 1, CHECKED_IMAGES).reshape(-1, 1, 1, 1)
+    pixels = (127 + (noise - 127) * contrast).astype(np.uint8)
+    session = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
+    codes, embedding = session.run(None, {"pixels": pixels})
+    with torch.inference_mode():
+        wanted_codes, wanted = encoder(torch.from_numpy(pixels))
+    apart = float(np.abs(embedding - wanted.numpy()).max())
+    differing = int((codes != wanted_codes.numpy()).sum())
+    if differing or apart > 1e-2:
+        raise FormatError(
+            f"The ONNX file does not reproduce the model: {differing} "
+            f"code bytes differ and embeddings are up to {apart:.2g} apart. Nothing was written."
+        )
+
+
+def _import_onnx() -> Any:
+    try:
+        import onnx
+        import onnxruntime  # noqa: F401
+        import onnxscript  # noqa: F401
+    except ImportError as error:
+        raise MissingExtraError(
+            f"Exporting needs the package {error.name!r}. Install it with: pip install 'phpq[onnx]'"
+        ) from error
+    return onnx

@@ -1,0 +1,51 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import faiss
+import numpy as np
+import onnxruntime
+
+from command_line import phpq, refused
+from finished_runs import copy_run
+from phpq.codes import normalise_sub_vectors
+from phpq.data import decode_all
+from phpq.index import FlatIndex
+from phpq.model import load
+from tiny_runs import tiny_birds
+
+
+def test_the_encoder_goes_to_onnx_with_the_codes_of_the_model(tmp_path: Path) -> None:
+    run = copy_run(tmp_path / "run")
+    outcome = phpq("export", run, "--out", tmp_path / "birds.onnx", "--json")
+    assert outcome.code == 0, outcome.err
+    model = load(run)
+    pixels = decode_all(tiny_birds().test, model.card.config.data).pixels
+    session = onnxruntime.InferenceSession(outcome.json()["path"])
+    codes = session.run(["codes"], {"pixels": pixels})[0]
+    np.testing.assert_array_equal(codes, model.encode(tiny_birds().test))
+
+
+def test_the_gallery_goes_to_faiss_with_its_ids(tmp_path: Path) -> None:
+    run = copy_run(tmp_path / "run")
+    outcome = phpq("export", run, "--format", "faiss", "--json")
+    assert outcome.code == 0, outcome.err
+    facts = outcome.json()
+    index = faiss.read_index(facts["path"])
+    names = json.loads(Path(facts["ids"]).read_text())
+    assert index.ntotal == facts["rows"] == len(names["ids"]) == len(tiny_birds().train)
+    model = load(run)
+    queries = model.embed(tiny_birds().test)
+    unit = normalise_sub_vectors(queries, model.codebooks.num_codebooks)
+    scores, _ = index.search(unit, 5)
+    codes = np.load(run / "evaluation" / "gallery_codes.npy")
+    ours = FlatIndex(model.codebooks, codes).search(queries, 5)
+    np.testing.assert_allclose(scores, ours.scores, atol=1e-5)
+
+
+def test_what_cannot_be_exported_is_said(tmp_path: Path) -> None:
+    run = copy_run(tmp_path / "run", evaluated=False)
+    assert "phpq evaluate" in refused("export", run, "--format", "faiss")
+    assert "must end in .onnx" in refused("export", run, "--out", tmp_path / "model.txt")
+    assert "is not a model folder" in refused("export", tmp_path)

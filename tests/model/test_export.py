@@ -1,0 +1,100 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import onnx
+import onnxruntime
+import pytest
+import torch
+from numpy.typing import NDArray
+
+from phpq.data import decode_all
+from phpq.data.augment import Views
+from phpq.errors import ConfigError, FormatError, MissingExtraError
+from phpq.model import Model, export
+from phpq.model.checkpoint import ModelCard
+from phpq.model.export import Encoder, export_onnx
+from tiny_runs import SIDE, tiny_birds, tiny_config, tiny_network
+
+
+def _model(*assignments: str) -> Model:
+    config = tiny_config(*assignments)
+    card = ModelCard(config=config, class_names=("a", "b", "c", "d"), dataset="birds")
+    return Model(tiny_network(*assignments), card, device=torch.device("cpu"), epochs=0)
+
+
+def _pixels(model: Model) -> NDArray[np.uint8]:
+    return decode_all(tiny_birds().train, model.card.config.data).pixels
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        (),
+        ("data.eval_size=24", "data.eval_crop=0.9", "data.eval_flip=true"),
+    ],
+)
+def test_onnx_gives_the_same_codes_as_the_model(tmp_path: Path, changes: tuple[str, ...]) -> None:
+    model = _model(*changes)
+    path = export_onnx(model, tmp_path / "birds.onnx")
+    session = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
+    pixels = _pixels(model)
+    wanted = model.embed_pixels(pixels)
+    for count in (1, 3, len(pixels)):
+        codes, embedding = session.run(None, {"pixels": pixels[:count]})
+        assert codes.dtype == np.uint8
+        np.testing.assert_array_equal(codes, model.codebooks.encode(wanted)[:count])
+        np.testing.assert_allclose(embedding, wanted[:count], atol=2e-4)
+
+
+def test_onnx_file_says_what_it_is_and_stands_alone(tmp_path: Path) -> None:
+    model = _model()
+    path = export_onnx(model, tmp_path / "birds.onnx")
+    assert [entry.name for entry in tmp_path.iterdir()] == ["birds.onnx"]
+    facts = {entry.key: entry.value for entry in onnx.load(str(path)).metadata_props}
+    assert facts["bits"] == str(model.bits)
+    assert facts["fingerprint"] == model.fingerprint()
+
+
+@pytest.mark.parametrize(("size", "share"), [(32, 1.0), (48, 1.0), (20, 1.0), (24, 0.8)])
+def test_resize_by_matrix_equals_the_encoding_view(size: int, share: float) -> None:
+    config = tiny_config(f"data.eval_size={size}", f"data.eval_crop={share}").data
+    encoder = Encoder(tiny_network(), config)
+    pixels = torch.randint(0, 256, (3, 3, SIDE, SIDE), dtype=torch.uint8)
+    seen: list[torch.Tensor] = []
+    encoder.network.embed = lambda images: seen.append(images) or torch.zeros(3, 32)  # type: ignore[method-assign,func-returns-value]
+    encoder(pixels)
+    torch.testing.assert_close(seen[0], Views(config).encode(pixels), atol=1e-5, rtol=0)
+
+
+def test_a_file_that_differs_from_the_model_is_not_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = _model()
+    original = export._describe
+
+    def tamper(content: onnx.ModelProto, model: Model) -> None:
+        original(content, model)
+        for tensor in content.graph.initializer:
+            if "codewords" in tensor.name:
+                values = onnx.numpy_helper.to_array(tensor)
+                tensor.CopyFrom(onnx.numpy_helper.from_array(values[:, ::-1].copy(), tensor.name))
+
+    monkeypatch.setattr(export, "_describe", tamper)
+    with pytest.raises(FormatError, match="does not reproduce the model"):
+        export_onnx(model, tmp_path / "birds.onnx")
+    assert not list(tmp_path.iterdir())
+
+
+def test_wrong_name_and_missing_folder_are_clear(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"must end in \.onnx"):
+        export_onnx(_model(), tmp_path / "birds.pb")
+    with pytest.raises(ConfigError, match="Make it first"):
+        export_onnx(_model(), tmp_path / "nowhere" / "birds.onnx")
+
+
+def test_a_missing_package_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(__import__("sys").modules, "onnxscript", None)
+    with pytest.raises(MissingExtraError, match=r"phpq\[onnx\]"):
+        export._import_onnx()
