@@ -1,0 +1,71 @@
+"""`phpq demo`: nothing in, a report of learned codes on drawn birds out."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from phpq.cli.output import messages, print_facts, print_json, results
+
+if TYPE_CHECKING:
+    from phpq.demo import DemoResult
+
+
+def demo(
+    out: Annotated[Path, typer.Option(help="Folder for the report and the runs.")] = Path(
+        "phpq-demo"
+    ),
+    seed: Annotated[int, typer.Option(min=0, help="Draws other birds, starts elsewhere.")] = 0,
+    quick: Annotated[
+        bool, typer.Option("--quick", help="Seconds: everything runs, nothing is learned.")
+    ] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print metrics.json as well.")] = False,
+) -> None:
+    """Learn to search drawn birds and write a report: no data, no network, no GPU, two minutes."""
+    from phpq.demo import run_demo
+    from phpq.training import TerminalReporter
+
+    reporter = TerminalReporter(messages())
+    try:
+        result = run_demo(out, seed=seed, quick=quick, reporter=reporter)
+    except KeyboardInterrupt:
+        raise KeyboardInterrupt("Nothing was changed.") from None
+    finally:
+        reporter.finish()
+    if as_json:
+        print_json(result.to_dict())
+    else:
+        _print(result)
+
+
+def _print(result: DemoResult) -> None:
+    from rich.table import Table
+
+    title = "drawn birds, MAP in per cent"
+    if result.quick:
+        title += " (a quick run: the figures say nothing)"
+    table = Table(title=title, title_justify="left")
+    table.add_column("search over")
+    for bits in sorted(result.evaluations):
+        table.add_column(f"{bits} bits", justify="right")
+    evaluations = [one for _, one in sorted(result.evaluations.items())]
+    ways = {
+        "PHPQ codes": [one.codes for one in evaluations],
+        "post-hoc PQ": [one.posthoc_pq for one in evaluations],
+        "float search": [one.float_search for one in evaluations],
+    }
+    for name, scores in ways.items():
+        style = "bold" if name == "PHPQ codes" else None
+        table.add_row(name, *(f"{score.map_percent:.2f}" for score in scores), style=style)
+    results().print(table)
+    print_facts(
+        (
+            ("took", f"{result.seconds:.0f} s"),
+            ("report", str(result.folder / "report.html")),
+            ("figures", str(result.folder / "metrics.json")),
+            ("runs", str(result.folder / "runs")),
+            *(("next" if not n else "", c) for n, (c, _) in enumerate(result.commands())),
+        )
+    )

@@ -1,0 +1,215 @@
+"""The demo: nothing in; two trained runs, a report and `metrics.json` out, on a CPU in minutes.
+
+    report.html  metrics.json        what was measured
+    runs/16  runs/32                 run folders, for `phpq.load`, `phpq search`, `phpq evaluate`
+    queries/<species>.png            birds to search with
+
+Two models learn from scratch on drawn birds, one a code length. Each is measured beside exhaustive
+float search and a product quantizer fitted afterwards, on the very same embeddings.
+"""
+
+from __future__ import annotations
+
+import shlex
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from PIL import Image
+
+from phpq._version import __version__
+from phpq.data import Dataset, LabelledImages
+from phpq.demo.folder import MADE_BY, install, workshop
+from phpq.demo.page import Pictures, build_page, draw_curves, draw_family
+from phpq.demo.recipe import BITS, FULL, QUICK, Recipe
+from phpq.evaluation import write_report
+from phpq.evaluation.history import epoch_scores, read_rows
+from phpq.evaluation.run import FOLDER, METRICS, REPORT, Evaluation, evaluate_model
+from phpq.files import write_json
+from phpq.training import Reporter, SilentReporter, train_run
+
+RUNS, QUERIES = "runs", "queries"
+# The network is too small to share: on two busy cores, two threads that wait for each other were seen
+# to take 4 to 20 times as long as one. And the result does not depend on the number of cores.
+THREADS = 1
+
+
+@dataclass(frozen=True, slots=True)
+class DemoResult:
+    """What the demo measured.
+
+    Attributes:
+        folder: Where the files are.
+        recipe: What was drawn and learned.
+        quick: Whether this was the form that only shows that everything works.
+        seed: Of the birds and of the training.
+        source: What `open_dataset` opens to get the same birds.
+        class_names: The species.
+        seconds: From the first bird to the last measure.
+        evaluations: By code length.
+    """
+
+    folder: Path
+    recipe: Recipe
+    quick: bool
+    seed: int
+    source: str
+    class_names: tuple[str, ...]
+    seconds: float
+    evaluations: Mapping[int, Evaluation]
+
+    @property
+    def longest(self) -> Evaluation:
+        """The evaluation of the longest code."""
+        return self.evaluations[max(self.evaluations)]
+
+    def commands(self) -> tuple[tuple[str, str], ...]:
+        """Return what to type next, and what it does."""
+        run = shlex.quote(str(self.folder / RUNS / str(self.longest.bits)))
+        photo = shlex.quote(str(self.folder / QUERIES / f"{self.class_names[-1]}.png"))
+        return (
+            (f"phpq search {run} {photo}", "find the species of a bird"),
+            (f"phpq info {run}", "every setting of a run, and how it went"),
+            ("phpq train YOUR_IMAGES/ --bits 32", "learn from a folder of class folders"),
+        )
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the content of `metrics.json`; MAP and P@N in per cent.
+
+        `map_float` and `map_pq` are those of the longest code; `*_by_bits` has them all.
+        """
+        by_bits = self.evaluations.items()
+        return {
+            "made_by": MADE_BY,
+            "phpq_version": __version__,
+            "quick": self.quick,
+            "seed": self.seed,
+            "source": self.source,
+            "seconds": round(self.seconds, 1),
+            "threads": THREADS,
+            "map": {str(bits): one.codes.map_percent for bits, one in by_bits},
+            "map_float": self.longest.float_search.map_percent,
+            "map_pq": self.longest.posthoc_pq.map_percent,
+            "map_float_by_bits": {str(b): one.float_search.map_percent for b, one in by_bits},
+            "map_pq_by_bits": {str(b): one.posthoc_pq.map_percent for b, one in by_bits},
+            "runs": {str(bits): _run_facts(one) for bits, one in by_bits},
+        }
+
+
+def run_demo(
+    out: str | Path,
+    *,
+    seed: int = 0,
+    quick: bool = False,
+    reporter: Reporter | None = None,
+) -> DemoResult:
+    """Draw birds, learn codes of each length, measure them, and write all of it.
+
+    Args:
+        out: A new or empty folder, or that of an earlier demo, whose files are replaced once the
+            new ones are complete.
+        seed: Another seed draws other species and trains from another start.
+        quick: Seconds instead of minutes: everything runs, but nothing is learned.
+        reporter: Sees the progress; silent by default.
+    """
+    started = time.perf_counter()
+    folder, recipe = Path(out), QUICK if quick else FULL
+    reporter = reporter or SilentReporter()
+    with workshop(folder, mark=METRICS) as unfinished, _torch_threads(THREADS):
+        dataset = _draw_once(recipe.draw(seed), reporter)
+        evaluations = {}
+        for number, bits in enumerate(BITS, start=1):
+            reporter.message(f"{bits}-bit codes, run {number} of {len(BITS)}")
+            run = unfinished / RUNS / str(bits)
+            config = recipe.config(bits, seed=seed)
+            model = train_run(dataset, config, run, device="cpu", reporter=reporter)
+            epochs = epoch_scores(read_rows(run))
+            evaluations[bits] = evaluate_model(model, dataset, out=run / FOLDER, epochs=epochs)
+        _write_queries(dataset.test, unfinished / QUERIES)
+        result = DemoResult(
+            folder=folder,
+            recipe=recipe,
+            quick=quick,
+            seed=seed,
+            source=dataset.source,
+            class_names=dataset.class_names,
+            seconds=time.perf_counter() - started,
+            evaluations={
+                bits: replace(one, folder=folder / RUNS / str(bits) / FOLDER)
+                for bits, one in evaluations.items()
+            },
+        )
+        pictures = _pictures(result, dataset, unfinished / RUNS)
+        write_report(unfinished / REPORT, build_page(result, pictures))
+        write_json(unfinished / METRICS, result.to_dict())
+        names = (*(f"{RUNS}/{bits}" for bits in BITS), QUERIES, REPORT, METRICS)
+        install(unfinished, folder, names=names)
+    return result
+
+
+@contextmanager
+def _torch_threads(count: int) -> Iterator[None]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(count)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+@dataclass(frozen=True, slots=True)
+class _DrawnImages:
+    """Images that were drawn before: training and measuring each read them several times."""
+
+    images: tuple[Image.Image, ...]
+
+    def read(self, index: int) -> Image.Image:
+        return self.images[index]
+
+
+def _draw_once(dataset: Dataset, reporter: Reporter) -> Dataset:
+    def drawn(split: LabelledImages) -> LabelledImages:
+        images = []
+        with reporter.task(f"drawing {split.name}", len(split)) as advance:
+            for index in range(len(split)):
+                images.append(split.read(index))
+                if advance:
+                    advance(index + 1, len(split))
+        return replace(split, reader=_DrawnImages(tuple(images)))
+
+    return replace(dataset, train=drawn(dataset.train), test=drawn(dataset.test))
+
+
+def _write_queries(test: LabelledImages, folder: Path) -> None:
+    """Write the first query of every species as a PNG."""
+    folder.mkdir()
+    named = set()
+    for index, label in enumerate(test.labels):
+        if label not in named:
+            named.add(label)
+            test.read(index).save(folder / f"{test.class_names[label]}.png")
+
+
+def _pictures(result: DemoResult, dataset: Dataset, runs: Path) -> Pictures:
+    precision_at, precision_recall = draw_curves(result)
+    longest = runs / str(result.longest.bits)
+    return Pictures(
+        family=draw_family(dataset),
+        precision_at=precision_at,
+        precision_recall=precision_recall,
+        hits=(longest / FOLDER / "top10.png").read_bytes(),
+        training={bits: (runs / str(bits) / "training.png").read_bytes() for bits in BITS},
+    )
+
+
+def _run_facts(one: Evaluation) -> dict[str, Any]:
+    """Return the figures of one run without its curves, which its own metrics.json has."""
+    content = one.to_dict()
+    for scores in content["scores"].values():
+        del scores["pr_curve"]
+    kept = ("scores", "timing", "epochs", "model")
+    return {"run": f"{RUNS}/{one.bits}"} | {name: content[name] for name in kept}
