@@ -22,7 +22,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("data", "index"),
     ("evaluation",),
     ("model",),
-    ("losses",),
+    ("gallery", "losses"),
     ("training",),
     ("api", "describe", "search"),
     ("demo",),
@@ -31,7 +31,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
 LAYER_OF = {part: number for number, layer in enumerate(LAYERS) for part in layer}
 
 # These must be usable, testable and fast to import without torch.
-WITHOUT_TORCH = ("cli", "codes", "config", "errors", "evaluation", "files", "index")
+WITHOUT_TORCH = ("cli", "codes", "config", "errors", "evaluation", "files", "gallery", "index")
 
 MODULES = sorted(SOURCE.rglob("*.py"))
 LONGEST_FILE = 400

@@ -19,7 +19,9 @@ PAGES = sorted([ROOT / "README.md", *(ROOT / "docs").rglob("*.md")])
 
 
 def _blocks(page: Path, language: str) -> list[str]:
-    return re.findall(rf"^```{language}\n(.*?)^```", page.read_text("utf-8"), re.M | re.S)
+    # All blocks are matched, or the end of one in another language would look like a beginning.
+    blocks = re.findall(r"^```(\w*)\n(.*?)^```", page.read_text("utf-8"), re.M | re.S)
+    return [text for found, text in blocks if found == language]
 
 
 def _commands(page: Path) -> list[list[str]]:

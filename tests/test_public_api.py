@@ -11,6 +11,7 @@ import phpq
 
 def test_the_names_are_these() -> None:
     assert phpq.__all__ == [
+        "Gallery",
         "Model",
         "PhpqError",
         "RunConfig",

@@ -3,7 +3,9 @@
     import phpq
     model = phpq.train("birds/", bits=32)         # or phpq.load("runs/birds-32")
     print(phpq.evaluate(model, "birds/").codes.map_percent)
-    codes = model.encode(["a.jpg", "b.jpg"])      # (2, 4) uint8
+    gallery = phpq.Gallery.create("birds.gallery", model)
+    gallery.add("birds/")                         # again: only what is new or has changed
+    hits = gallery.search("photo.jpg", top_k=10)  # id, score, label, uri, metadata
 
 The names are loaded when they are first used: `import phpq` alone imports neither torch nor numpy.
 """
@@ -15,9 +17,19 @@ from typing import TYPE_CHECKING, Any
 
 from phpq._version import __version__ as __version__
 
-__all__ = ["Model", "PhpqError", "RunConfig", "evaluate", "load", "open_dataset", "train"]
+__all__ = [
+    "Gallery",
+    "Model",
+    "PhpqError",
+    "RunConfig",
+    "evaluate",
+    "load",
+    "open_dataset",
+    "train",
+]
 
 _HOMES = {
+    "Gallery": "phpq.gallery",
     "Model": "phpq.model",
     "PhpqError": "phpq.errors",
     "RunConfig": "phpq.config",
@@ -32,6 +44,7 @@ if TYPE_CHECKING:
     from phpq.config import RunConfig
     from phpq.data import open_dataset
     from phpq.errors import PhpqError
+    from phpq.gallery import Gallery
     from phpq.model import Model, load
 else:  # a type checker would take any name for known if it saw this
 

@@ -18,7 +18,18 @@ def test_version_and_help() -> None:
     assert phpq("--version").out == f"phpq {__version__}\n"
     listed = phpq("--help").out
     assert all(name in listed for name in COMMANDS)
-    assert set(COMMANDS) == {"demo", "train", "evaluate", "search", "download", "info"}
+    assert set(COMMANDS) == {
+        "advise",
+        "demo",
+        "download",
+        "evaluate",
+        "export",
+        "gallery",
+        "index",
+        "info",
+        "search",
+        "train",
+    }
 
 
 @pytest.mark.parametrize("name", COMMANDS)

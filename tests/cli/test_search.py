@@ -2,8 +2,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from command_line import phpq
+from command_line import phpq, refused
 from finished_runs import copy_run
+from phpq.gallery import Gallery
 from tiny_runs import tiny_birds
 
 
@@ -22,3 +23,32 @@ def test_a_table_for_each_photograph(tmp_path: Path) -> None:
     for query in content["queries"]:
         assert f"{query['label']}, with {query['share']:.0%} of the hits" in outcome.out
         assert len(query["hits"]) == 2
+
+
+def test_a_gallery_is_searched_with_filters(tmp_path: Path) -> None:
+    run = copy_run(tmp_path / "run")
+    photo = tmp_path / "one [a].png"
+    tiny_birds().test.read(0).save(photo)
+    made = Gallery.create(tmp_path / "g", run)
+    rows = [
+        {"id": f"n{n}", "image": tiny_birds().train.read(n), "label": "ab"[n % 2], "year": n}
+        for n in range(6)
+    ]
+    made.add([*rows, {"id": "plain", "image": tiny_birds().train.read(7)}])
+    outcome = phpq("search", tmp_path / "g", photo, photo, "--top-k", "3", "--where", "label = 'a'")
+    assert outcome.code == 0, outcome.err
+    assert outcome.out.count("one [a].png") == 2
+    assert outcome.out.count("a, with 100% of the hits") == 2
+    assert "year" in outcome.out
+    outcome = phpq("search", tmp_path / "g", photo, "--where", "id = 'plain'")
+    assert "none of the hits has a label" in outcome.out
+    assert "year" not in outcome.out
+    outcome = phpq("search", tmp_path / "g", photo, "--where", "year > 100")
+    assert "no image of the gallery qualifies" in outcome.out
+    content = phpq("search", tmp_path / "g", photo, "--json").json()
+    assert content["gallery"] == str(tmp_path / "g")
+    (query,) = content["queries"]
+    assert [hit["rank"] for hit in query["hits"]] == [1, 2, 3, 4, 5, 6, 7]
+    assert "Columns: id" in refused("search", tmp_path / "g", photo, "--where", "x = 1")
+    assert "search a gallery" in refused("search", run, photo, "--where", "label = 'a'")
+    assert "Cannot read the image" in refused("search", tmp_path / "g", tmp_path / "none.png")

@@ -17,7 +17,10 @@ COMMANDS = {
     "demo": "phpq.cli.demo:demo",
     "train": "phpq.cli.train:train",
     "evaluate": "phpq.cli.evaluate:evaluate",
+    "index": "phpq.cli.index:index",
     "search": "phpq.cli.search:search",
+    "gallery": "phpq.cli.gallery:gallery",
+    "advise": "phpq.cli.advise:advise",
     "download": "phpq.cli.download:download",
     "info": "phpq.cli.info:info",
     "export": "phpq.cli.export:export",
@@ -28,9 +31,14 @@ class _LazyCommands(Mapping[str, Any]):
     """The commands by name; a module is imported when its command is asked for."""
 
     def __getitem__(self, name: str) -> Any:
-        module, _, function = COMMANDS[name].partition(":")
+        module, _, attribute = COMMANDS[name].partition(":")
+        target = getattr(importlib.import_module(module), attribute)
+        if isinstance(target, typer.Typer):  # a command with commands of its own
+            group = typer.main.get_command(target)
+            group.name = name
+            return group
         command = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
-        command.command(name)(getattr(importlib.import_module(module), function))
+        command.command(name)(target)
         return typer.main.get_command(command)
 
     def __iter__(self) -> Iterator[str]:

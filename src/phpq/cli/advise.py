@@ -1,0 +1,126 @@
+"""`phpq advise`: evaluated runs and the size of a gallery in, what each code length costs out."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from phpq.cli.output import print_facts, print_json, progress_bars, results
+from phpq.cli.settings import home
+
+if TYPE_CHECKING:
+    from phpq.gallery.advice import CodeAdvice
+
+
+def advise(
+    source: Annotated[
+        str, typer.Argument(metavar="SOURCE|RUN", help="A data set, or an evaluated run.")
+    ],
+    size: Annotated[int, typer.Option(min=1, help="Images of the gallery that is planned.")],
+    runs: Annotated[
+        list[Path] | None,
+        typer.Option(help="An evaluated run, or a folder of runs; may be repeated."),
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False,
+) -> None:
+    """Say what codes of each length cost and give for a gallery of some size.
+
+    MAP, distinct codes and search time are measured; the rest is computed. Without runs nothing can
+    be measured, and only the sizes are shown.
+    """
+    from phpq.gallery.advice import COMMON_BITS, advise_run, find_runs
+
+    folders = list(runs or ())
+    is_run = (Path(source) / "config.json").is_file()
+    if is_run:
+        folders.insert(0, Path(source))
+    else:
+        from phpq.data import open_dataset
+
+        open_dataset(source, home=home())  # a data set that is not there is named
+    found = find_runs(folders)
+    advice: list[CodeAdvice] = []
+    with progress_bars() as progress:
+        for number, run in enumerate(found):
+            progress("measuring", number, len(found))
+            advice.append(advise_run(run, size))
+    advice.sort(key=lambda row: (row.bits, -row.map_percent))
+    if as_json:
+        lengths = [{"bits": bits, "bytes": bits // 8 * size} for bits in COMMON_BITS]
+        rows = [row.to_dict() for row in advice]
+        print_json({"source": source, "size": size, "runs": rows, "code_bytes": lengths})
+    elif advice:
+        _print_measured(advice, size)
+    else:
+        _print_sizes(source, size)
+
+
+def _print_measured(advice: list[CodeAdvice], size: int) -> None:
+    from rich.table import Table
+    from rich.text import Text
+
+    from phpq.cli.gallery import readable_bytes
+
+    table = Table(title=f"a gallery of {size:,} images", title_justify="left")
+    table.add_column("run", overflow="fold")
+    for name in ("bits", "bytes", "in memory", "MAP", "distinct", "ties", "ms/query"):
+        table.add_column(name, justify="right")
+    for row in advice:
+        numbers = (
+            f"{row.bits}",
+            f"{row.bytes_per_image}",
+            readable_bytes(row.memory_bytes),
+            f"{row.map_percent:.2f}",
+            f"{row.expected_distinct:,}",
+            f"{row.images_per_code:,.{0 if row.images_per_code > 99 else 1}f}",
+            f"{row.search_ms:.3g}",
+        )
+        table.add_row(Text(row.run), *numbers)
+    results().print(table)
+    timed = max(row.timed_rows for row in advice)
+    scaled = "" if timed >= size else f", scaled from {timed:,} rows"
+    images = sorted({row.images for row in advice})
+    print_facts(
+        (
+            ("bytes", "computed: of one code"),
+            ("MAP", "measured by phpq evaluate, on the run's own data set"),
+            (
+                "distinct",
+                "computed: codes that differ, extrapolated from the evaluated gallery "
+                f"({' or '.join(f'{count:,}' for count in images)} images; Chao1, a lower bound)",
+            ),
+            ("ties", "computed: images that share a code, on average"),
+            ("in memory", f"measured: codes and index{scaled}"),
+            (
+                "ms/query",
+                f"measured: top 10 on one thread, {timed:,} made-up rows that repeat as the run's "
+                "codes do",
+            ),
+        )
+    )
+
+
+def _print_sizes(source: str, size: int) -> None:
+    from rich.table import Table
+
+    from phpq.cli.gallery import readable_bytes
+    from phpq.gallery.advice import COMMON_BITS
+
+    table = Table(title=f"codes of {size:,} images (computed)", title_justify="left")
+    for name in ("bits", "bytes/image", "codes", "possible codes"):
+        table.add_column(name, justify="right")
+    for bits in COMMON_BITS:
+        total = readable_bytes(bits // 8 * size)
+        table.add_row(f"{bits}", f"{bits // 8}", total, f"2^{bits}")
+    results().print(table)
+    print_facts(
+        (
+            ("measured", "nothing: no evaluated run was given"),
+            (
+                "next",
+                f"phpq train {source} --bits 32; phpq evaluate RUN; and again with --runs RUN",
+            ),
+        )
+    )

@@ -1,0 +1,129 @@
+"""`phpq index`: a gallery folder and images in, the gallery made or brought up to date."""
+
+from __future__ import annotations
+
+import shlex
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from phpq.cli.output import messages, print_facts, print_json, progress_bars
+
+if TYPE_CHECKING:
+    from phpq.gallery import AddReport, Gallery
+
+
+def index(
+    gallery: Annotated[Path, typer.Argument(help="The gallery folder; made if it is not there.")],
+    source: Annotated[
+        str,
+        typer.Argument(
+            help="A folder of images (sub-folders are labels), a CSV, TSV or Parquet table with a "
+            "column `path`, one image, cub200, dogs120 or plumage."
+        ),
+    ],
+    model: Annotated[
+        str | None,
+        typer.Option(metavar="RUN", help="The run whose model encodes; needed for a new gallery."),
+    ] = None,
+    keep_embeddings: Annotated[
+        bool, typer.Option("--keep-embeddings", help="Keep float16 embeddings, for --rerank.")
+    ] = False,
+    prune: Annotated[
+        bool, typer.Option("--prune", help="Delete images whose files are gone from the folder.")
+    ] = False,
+    replace: Annotated[
+        bool, typer.Option("--replace", help="Let an id move to another file that is here too.")
+    ] = False,
+    prefix: Annotated[str, typer.Option(help="Text before every id, as in 2024/")] = "",
+    batch_size: Annotated[int, typer.Option(min=1, help="Images encoded at once.")] = 64,
+    device: Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:1 or mps.")] = "auto",
+    as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False,
+) -> None:
+    """Encode images into a gallery: only what is new or has changed.
+
+    What is done is kept when the command is interrupted; run it again to go on. Images that cannot
+    be read are named and left out.
+    """
+    start = time.monotonic()
+    opened = _open(gallery, source, model, keep_embeddings=keep_embeddings, device=device)
+    write = opened.upsert if replace else opened.add
+    try:
+        with progress_bars() as progress:
+            report = write(source, prefix=prefix, batch_size=batch_size, progress=progress)
+    except KeyboardInterrupt:
+        kept = f"{len(opened):,} images are in the gallery. Run the command again to go on."
+        raise KeyboardInterrupt(kept) from None
+    deleted = opened.prune(source) if prune else 0
+    _warn(report)
+    if as_json:
+        content = report.to_dict() | {"deleted": deleted, "images": len(opened)}
+        print_json({"gallery": str(gallery)} | content)
+    else:
+        _print(opened, report, deleted, time.monotonic() - start)
+
+
+def _open(
+    folder: Path, source: str, model: str | None, *, keep_embeddings: bool, device: str
+) -> Gallery:
+    from phpq.errors import ConfigError
+    from phpq.gallery import Gallery
+    from phpq.gallery.sources import first_item
+
+    first_item(source)  # a source that is not there leaves no empty gallery behind
+    if (folder / "manifest.json").is_file() or (folder / "images.lance").is_dir():
+        opened = Gallery.open(folder, device=device)
+        if keep_embeddings and not opened.info()["embeddings"]:
+            raise ConfigError(
+                f"--keep-embeddings is for a new gallery; {str(folder)!r} was made without. Index "
+                "into another folder."
+            )
+        if model is not None and not opened.made_by(model):
+            raise ConfigError(
+                f"The gallery {str(folder)!r} holds codes of another model than {model!r}. Leave "
+                "out --model to go on with its own, or index into another folder."
+            )
+        return opened
+    if model is None:
+        raise ConfigError(
+            f"There is no gallery {str(folder)!r} yet. Say which model makes it: "
+            f"phpq index {shlex.quote(str(folder))} {shlex.quote(source)} --model RUN"
+        )
+    from phpq.model import load
+
+    return Gallery.create(folder, load(model, device=device), keep_embeddings=keep_embeddings)
+
+
+def _warn(report: AddReport) -> None:
+    console = messages()
+    for image in report.skipped[:10]:
+        console.print(f"left out: {image.reason}", style="yellow", markup=False, soft_wrap=True)
+    if len(report.skipped) > 10:
+        console.print(f"... and {len(report.skipped) - 10:,} more; see --json", style="yellow")
+
+
+def _print(gallery: Gallery, report: AddReport, deleted: int, seconds: float) -> None:
+    from phpq.cli.gallery import readable_bytes
+
+    changes = {
+        "added": report.added,
+        "replaced": report.replaced,
+        "unchanged": report.unchanged,
+        "left out": len(report.skipped),
+        "deleted": deleted,
+    }
+    shown = [f"{count:,} {name}" for name, count in changes.items() if count]
+    info = gallery.info()
+    folder = shlex.quote(str(gallery.path))
+    rows = [
+        ("indexed", f"{', '.join(shown) or 'nothing'}, in {seconds:.1f} s"),
+        (
+            "gallery",
+            f"{info['images']:,} images, {info['labels']:,} labels, {info['bits']} bits each: "
+            f"{readable_bytes(info['code_bytes'])} of codes",
+        ),
+        ("next", f"phpq search {folder} PHOTO"),
+    ]
+    print_facts(rows)

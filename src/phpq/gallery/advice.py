@@ -1,0 +1,202 @@
+"""Advice on the length of codes: evaluated runs and a gallery size in, costs and quality out.
+
+Every number is measured (MAP, distinct codes, search time), or computed by a rule that is written
+down here; nothing is guessed.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from phpq.codes import CodeArray, Codebooks, FloatArray, IntArray, group_codes
+from phpq.errors import ConfigError, DataError
+from phpq.evaluation.run import FOLDER, METRICS
+from phpq.evaluation.snapshot import read_snapshot
+from phpq.files import read_json
+from phpq.index import CodeIndex
+
+TIMED_ROWS = 2_000_000  # more are not made up for a measurement
+TIMED_QUERIES = 32
+COMMON_BITS = (16, 32, 48, 64)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CodeAdvice:
+    """What codes of one run mean for a gallery of a given size.
+
+    Attributes:
+        run: Its folder.
+        bits: Of a code.
+        bytes_per_image: Of a code (computed).
+        map_percent: Of the run's evaluation (measured).
+        images: Of that evaluation's gallery.
+        distinct_codes: Among them (measured).
+        expected_distinct: In a gallery of the size (computed, `expected_distinct`).
+        images_per_code: Size / expected_distinct (computed): as many tie on average.
+        search_ms: A query, top 10, one thread (measured on codes made up by `draw_codes`).
+        timed_rows: Rows of that measurement.
+        memory_bytes: Of codes and index in memory (measured at `timed_rows`, scaled to the size).
+    """
+
+    run: str
+    bits: int
+    bytes_per_image: int
+    map_percent: float
+    images: int
+    distinct_codes: int
+    expected_distinct: int
+    images_per_code: float
+    search_ms: float
+    timed_rows: int
+    memory_bytes: int
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain data for JSON."""
+        return asdict(self)
+
+
+def find_runs(folders: Sequence[Path]) -> list[Path]:
+    """Return the run folders among `folders`, and directly inside those that are none."""
+    runs: list[Path] = []
+    for folder in folders:
+        inside = [folder] if (folder / "config.json").is_file() else sorted(folder.glob("*/"))
+        found = [run for run in inside if (run / FOLDER / METRICS).is_file()]
+        if not found:
+            raise DataError(
+                f"There is no evaluated run in {str(folder)!r}. Train and evaluate one: "
+                f"phpq train SOURCE --bits 32, then phpq evaluate RUN"
+            )
+        runs += found
+    return runs
+
+
+def advise_run(run: Path, size: int, *, seed: int = 0) -> CodeAdvice:
+    """Measure and compute what the codes of a run mean for `size` images.
+
+    Args:
+        run: An evaluated run.
+        size: Images of the gallery that is planned.
+        seed: Draws codes and queries.
+    """
+    from phpq.model import load
+
+    if size < 1:
+        raise ConfigError(f"size={size} is not allowed: it must be at least 1.")
+    remedy = f"Make it with: phpq evaluate {run}"
+    snapshot = read_snapshot(run / FOLDER, remedy=remedy)
+    metrics = read_json(run / FOLDER / METRICS, remedy=remedy)
+    codebooks = load(run, device="cpu").codebooks
+    sizes = group_codes(snapshot.codes).sizes
+    expected = expected_distinct(sizes, size, most=2**codebooks.bits)
+    rows = min(size, TIMED_ROWS)
+    generator = np.random.default_rng(seed)
+    index = CodeIndex(codebooks, draw_codes(snapshot.codes, rows, generator))
+    queries = draw_queries(codebooks, snapshot.codes, snapshot.labels, generator)
+    return CodeAdvice(
+        run=str(run),
+        bits=codebooks.bits,
+        bytes_per_image=-(-codebooks.bits // 8),
+        map_percent=float(metrics["map"][str(codebooks.bits)]),
+        images=len(snapshot),
+        distinct_codes=len(sizes),
+        expected_distinct=round(expected),
+        images_per_code=size / max(expected, 1),
+        search_ms=_time_search(index, queries),
+        timed_rows=rows,
+        memory_bytes=round(index.memory_bytes() * size / rows),
+    )
+
+
+def expected_distinct(sizes: IntArray, size: int, *, most: float) -> float:
+    """Estimate how many distinct codes `size` images have, from a sample.
+
+    Inside the sample by rarefaction (images drawn without replacement), beyond it by Chao's
+    extrapolation with the Chao1 estimate of the unseen codes, a lower bound.
+
+    Args:
+        sizes: Images of each distinct code of the sample.
+        size: Images of the gallery.
+        most: Codes that there are, 2 ** bits.
+    """
+    seen, images = len(sizes), int(sizes.sum())
+    if size <= images:
+        # P(a code of n images is missed) = C(N - n, size) / C(N, size), by logarithms.
+        from scipy.special import gammaln
+
+        left = images - sizes - size
+        possible = left >= 0
+        logs = (
+            gammaln(images - sizes[possible] + 1)
+            - gammaln(left[possible] + 1)
+            - gammaln(images + 1)
+            + gammaln(images - size + 1)
+        )
+        return float(seen - np.exp(logs).sum())
+    once, twice = int((sizes == 1).sum()), int((sizes == 2).sum())
+    if not once:
+        return float(seen)
+    unseen = once**2 / (2 * twice) if twice else once * (once - 1) / 2
+    unseen *= (images - 1) / images
+    if unseen:
+        share = 1 - np.exp(-(size - images) * once / (images * unseen + once))
+        seen_later = seen + unseen * share
+    else:
+        seen_later = float(seen)
+    return float(min(seen_later, size, most))
+
+
+def draw_codes(codes: CodeArray, rows: int, generator: np.random.Generator) -> CodeArray:
+    """Make up codes that repeat as those of a sample do.
+
+    Rows are drawn with replacement; as often as the sample suggests that an image would have an
+    unseen code (its share of codes that occur once, Good and Turing), one byte is taken from
+    another row.
+
+    Args:
+        codes: (N, M) uint8, the sample.
+        rows: How many to make.
+        generator: Draws.
+
+    Returns:
+        (rows, M) uint8.
+    """
+    groups = group_codes(codes)
+    new_share = float((groups.sizes == 1).sum() / len(codes))
+    drawn = codes[generator.integers(len(codes), size=rows)]
+    changed = np.flatnonzero(generator.random(rows) < new_share)
+    books = generator.integers(codes.shape[1], size=len(changed))
+    donors = generator.integers(len(codes), size=len(changed))
+    drawn[changed, books] = codes[donors, books]
+    return drawn
+
+
+def draw_queries(
+    codebooks: Codebooks, codes: CodeArray, labels: IntArray, generator: np.random.Generator
+) -> FloatArray:
+    """Make up queries: between the decoded codes of two images of a class, nearer to the first.
+
+    Returns:
+        (TIMED_QUERIES, D) float32.
+    """
+    first = generator.integers(len(codes), size=TIMED_QUERIES)
+    second = [generator.choice(np.flatnonzero(labels == labels[row])) for row in first]
+    return codebooks.decode(codes[first]) * np.float32(0.7) + codebooks.decode(
+        codes[np.asarray(second)]
+    ) * np.float32(0.3)
+
+
+def _time_search(index: CodeIndex, queries: FloatArray) -> float:
+    """Return the median milliseconds of one query at a time, on one thread."""
+    index.search(queries[:1], 10, threads=1)  # compiles on first use
+    times = []
+    for query in queries:
+        start = time.perf_counter()
+        index.search(query[None], 10, threads=1)
+        times.append(time.perf_counter() - start)
+    return float(1000 * np.median(times))

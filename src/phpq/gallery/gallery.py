@@ -1,0 +1,356 @@
+"""A durable collection of images: a model, its codes on disk and in memory, and search over them.
+
+    gallery = phpq.Gallery.create("birds.gallery", phpq.load("runs/birds-32"))
+    gallery.add("birds/")
+    for hit in gallery.search("photo.jpg"):
+        print(hit.id, hit.score, hit.label)
+
+torch is imported when a model is loaded, not before.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+from PIL import Image
+
+from phpq.codes import FloatArray, check_embeddings
+from phpq.errors import (
+    ConfigError,
+    DataError,
+    FormatError,
+    NotTrainedError,
+    ShapeError,
+    UnknownNameError,
+)
+from phpq.gallery.check import MODEL, verify_gallery
+from phpq.gallery.encoding import ModelEncoder
+from phpq.gallery.facts import describe_store, export_parquet
+from phpq.gallery.hits import FaissGallery, Hit, rerank_rows, to_hit
+from phpq.gallery.ingest import AddReport, Ingest, Progress
+from phpq.gallery.live import LiveCodes
+from phpq.gallery.manifest import new_manifest, repair_command
+from phpq.gallery.records import Record
+from phpq.gallery.repair import VerifyReport
+from phpq.gallery.sources import Source
+from phpq.gallery.store import GalleryStore
+
+if TYPE_CHECKING:
+    from phpq.model import Model
+
+Query = str | Path | Image.Image | FloatArray
+OnBad = Literal["skip", "refuse"]
+
+
+class Gallery:
+    """An open gallery; make it with `create` or `open`.
+
+    Attributes:
+        model: The model that embeds and encodes.
+        path: The folder.
+    """
+
+    def __init__(self, store: GalleryStore, model: Model) -> None:
+        self.model = model
+        self.path = store.folder
+        self._store = store
+        self._live = LiveCodes(store, model.codebooks)
+
+    @classmethod
+    def create(
+        cls, path: str | Path, model: Model | str | Path, *, keep_embeddings: bool = False
+    ) -> Gallery:
+        """Make an empty gallery.
+
+        Args:
+            path: A folder that does not exist yet, or is empty.
+            model: A model, or what `phpq.load` takes. It is copied into the gallery.
+            keep_embeddings: Store float16 embeddings too (2 D bytes an image), for re-ranking.
+        """
+        from phpq.model import Model, load
+
+        loaded = model if isinstance(model, Model) else load(model)
+        manifest = new_manifest(
+            loaded.codebooks,
+            loaded.fingerprint(),
+            query_norm=loaded.card.config.quantizer.query_norm,
+            keep_embeddings=keep_embeddings,
+        )
+        store = GalleryStore.create(
+            Path(path), manifest, fill=lambda folder: loaded.save(folder / MODEL)
+        )
+        return cls(store, loaded)
+
+    @classmethod
+    def open(cls, path: str | Path, *, device: str = "auto") -> Gallery:
+        """Open a gallery with its own model.
+
+        Args:
+            path: The folder.
+            device: "auto" takes CUDA where there is one.
+
+        Raises:
+            FormatError: If it is no gallery, of an unknown version or damaged, or if its codes are
+                another model's; the message names the repair.
+        """
+        store = GalleryStore.open(Path(path))
+        return cls(store, _load_model(store, device))
+
+    def __len__(self) -> int:
+        return len(self._store)
+
+    def add(
+        self,
+        source: Source,
+        *,
+        metadata: Mapping[str, Any] | None = None,
+        prefix: str = "",
+        on_bad: OnBad = "skip",
+        batch_size: int = 64,
+        progress: Progress | None = None,
+    ) -> AddReport:
+        """Add what is new in a source, and replace what has changed.
+
+        Images are told apart by id and by the SHA-256 of their content. Memory stays flat, and what
+        is done is committed every few seconds: an interrupted call goes on where it stopped when it
+        is made again.
+
+        Args:
+            source: A folder (ids are paths relative to it, labels its sub-folders), a CSV, TSV or
+                Parquet file with a column `path` (and `id`, `label`, metadata), paths, mappings
+                with `path` or `image`, `id`, `label` and metadata, or a data set.
+            metadata: Values for all images, as in {"year": 2024}.
+            prefix: Put before every id, to keep two folders with equal file names apart.
+            on_bad: An image that cannot be read is skipped and reported, or a `BadImageError`.
+            batch_size: Images that the model sees at once.
+            progress: Called with (what is done, images done, images in all).
+
+        Raises:
+            DataError: If an id names another file that still exists: see `prefix` and `upsert`.
+        """
+        ingest = self._ingest(on_bad, batch_size, refuse_clash=True)
+        return ingest.run(source, progress, metadata=metadata or {}, prefix=prefix)
+
+    def upsert(
+        self,
+        source: Source,
+        *,
+        metadata: Mapping[str, Any] | None = None,
+        prefix: str = "",
+        on_bad: OnBad = "skip",
+        batch_size: int = 64,
+        progress: Progress | None = None,
+    ) -> AddReport:
+        """Do as `add`, and replace images of the same id wherever their files are."""
+        ingest = self._ingest(on_bad, batch_size, refuse_clash=False)
+        return ingest.run(source, progress, metadata=metadata or {}, prefix=prefix)
+
+    def delete(self, ids: str | Sequence[str] | None = None, *, where: str | None = None) -> int:
+        """Delete images by id or by expression, in one commit; returns how many went."""
+        return self._live.delete([ids] if isinstance(ids, str) else ids, where=where)
+
+    def prune(self, root: str | Path) -> int:
+        """Delete the images that came from the folder `root` and whose files are gone from it."""
+        folder = Path(root).expanduser().absolute()
+        if not folder.is_dir():
+            raise DataError(f"There is no folder {str(root)!r}; nothing was deleted.")
+        gone: list[str] = []
+        for batch in self._store.dataset.to_batches(columns=["id", "uri"]):
+            for name, uri in zip(*(column.to_pylist() for column in batch.columns), strict=True):
+                if uri and Path(uri).is_relative_to(folder) and not Path(uri).is_file():
+                    gone.append(name)
+        return self.delete(gone) if gone else 0
+
+    def search(
+        self, query: Query, top_k: int = 10, *, where: str | None = None, rerank: int = 0
+    ) -> list[Hit]:
+        """Find the images that look most like one image.
+
+        Args:
+            query: A file, a PIL image, or an embedding (D,).
+            top_k: Hits, at least 1; fewer where fewer images fulfil `where`.
+            where: A Lance SQL expression over id, uri, label and metadata, as in
+                "label = 'sparrow' AND year > 2020", applied before the best are chosen.
+            rerank: > 0: order the first `rerank` hits by their float embeddings.
+
+        Returns:
+            Best first, equal scores in order of insertion.
+        """
+        if isinstance(query, np.ndarray):
+            embeddings = check_embeddings("query", np.atleast_2d(query))
+            if len(embeddings) != 1:
+                raise ShapeError(f"query has {len(embeddings)} rows; use search_many for several.")
+        else:
+            embeddings = self.model.embed(query)
+        return self._search(embeddings, top_k, where, rerank)[0]
+
+    def search_many(
+        self,
+        queries: Sequence[str | Path | Image.Image] | FloatArray,
+        top_k: int = 10,
+        *,
+        where: str | None = None,
+        rerank: int = 0,
+    ) -> list[list[Hit]]:
+        """Search for several images at once, or for (Q, D) embeddings: as `search`, a list each."""
+        if isinstance(queries, np.ndarray):
+            return self._search(check_embeddings("queries", queries), top_k, where, rerank)
+        return self._search(self.model.embed(queries), top_k, where, rerank)
+
+    def search_id(
+        self, id: str, top_k: int = 10, *, where: str | None = None, rerank: int = 0
+    ) -> list[Hit]:
+        """Find the images most like one of the gallery, itself left out.
+
+        It is compared by its stored embedding where that is kept, by its code otherwise.
+        """
+        record = self._record(id)
+        if record.embedding is not None:
+            query = record.embedding.astype(np.float32)[None]
+        else:
+            query = self.model.codebooks.decode(record.code[None])
+        hits = self._search(query, top_k + 1, where, min(rerank + 1, 2 * rerank))[0]
+        others = [hit for hit in hits if hit.id != id][:top_k]
+        return [replace(hit, rank=rank) for rank, hit in enumerate(others, start=1)]
+
+    def count(self, where: str | None = None) -> int:
+        """Count the images, or those that fulfil an expression."""
+        return self._store.count(where)
+
+    def get(self, id: str) -> Record:
+        """Return one image: uri, label, metadata, code and hash.
+
+        Raises:
+            UnknownNameError: If the gallery has no image of this id.
+        """
+        return self._record(id)
+
+    def made_by(self, model: Model | str | Path) -> bool:
+        """Say whether a model, or the model of a run, is the one of this gallery."""
+        from phpq.model import Model, load
+
+        other = model if isinstance(model, Model) else load(model, device="cpu")
+        return other.fingerprint() == self._store.manifest.model_fingerprint
+
+    def refresh(self) -> None:
+        """See what other processes have committed since."""
+        self._store.refresh()
+
+    def compact(self) -> int:
+        """Merge small files and free what deleted and replaced images took; returns the bytes."""
+        return self._store.compact()
+
+    def verify(self, *, repair: bool = False) -> VerifyReport:
+        """Read everything and compare it with what was written; mend it with `repair`."""
+        report = verify_gallery(self.path, repair=repair)
+        self._store.refresh()
+        return report
+
+    def export(self, path: str | Path) -> int:
+        """Write ids, uris, labels, metadata, hashes and codes to a Parquet file."""
+        return export_parquet(self._store, Path(path))
+
+    def to_faiss(self) -> FaissGallery:
+        """Copy the codes into a `faiss.IndexPQ`, with the ids of its rows."""
+        from phpq.index import to_faiss
+
+        stored = self._store.read_codes()
+        ids = tuple(name for table in self._store.batches() for name in table["id"].to_pylist())
+        return FaissGallery(to_faiss(self.model.codebooks, stored.codes), ids)
+
+    def info(self) -> dict[str, Any]:
+        """Return size, bits, columns and disk use, ready for JSON."""
+        return describe_store(self._store)
+
+    def memory_bytes(self) -> int:
+        """Return what codes, index and row numbers take in memory."""
+        return self._live.memory_bytes()
+
+    def _ingest(self, on_bad: OnBad, batch_size: int, *, refuse_clash: bool) -> Ingest:
+        if on_bad not in ("skip", "refuse"):
+            raise ConfigError(f"on_bad={on_bad!r} is not allowed; use 'skip' or 'refuse'.")
+        if batch_size < 1:
+            raise ConfigError(f"batch_size={batch_size} is not allowed: it must be at least 1.")
+        return Ingest(
+            self._store,
+            self._live,
+            ModelEncoder(self.model, batch_size),
+            refuse_bad=on_bad == "refuse",
+            refuse_clash=refuse_clash,
+        )
+
+    def _record(self, id: str) -> Record:
+        found = self._store.find([id])
+        if id not in found:
+            raise UnknownNameError(
+                f"There is no image {id!r} in the gallery {str(self.path)!r}. Ids are paths "
+                "relative to the folder that was indexed, or the ids of the table."
+            )
+        return found[id]
+
+    def _search(
+        self, embeddings: FloatArray, top_k: int, where: str | None, rerank: int
+    ) -> list[list[Hit]]:
+        if top_k < 1:
+            raise ConfigError(f"top_k={top_k} is not allowed: it must be at least 1.")
+        if rerank and not self._store.manifest.keep_embeddings:
+            raise ConfigError(
+                f"rerank={rerank} needs float embeddings, and the gallery {str(self.path)!r} keeps "
+                "none. Make one with keep_embeddings=True (phpq index --keep-embeddings)."
+            )
+        if rerank and rerank < top_k:
+            raise ConfigError(
+                f"rerank={rerank} is less than top_k={top_k}: re-rank at least as many as you want."
+            )
+        try:
+            return self._hits(embeddings, top_k, where, rerank)
+        except FormatError:
+            # Another process may have compacted the gallery and removed the version we read.
+            self._store.refresh()
+            return self._hits(embeddings, top_k, where, rerank)
+
+    def _hits(
+        self, embeddings: FloatArray, top_k: int, where: str | None, rerank: int
+    ) -> list[list[Hit]]:
+        found = self._live.search(embeddings, rerank or top_k, where=where)
+        answers: list[list[Hit]] = []
+        for query, rows, scores in zip(embeddings, found.ids, found.scores, strict=True):
+            inside = rows >= 0
+            records = self._store.fetch(rows[inside])
+            values = scores[inside]
+            if rerank:
+                norm = self._store.manifest.query_norm
+                order, values = rerank_rows(query, records, self.model.codebooks, norm=norm)
+                records = [records[place] for place in order]
+            pairs = zip(records[:top_k], values[:top_k].tolist(), strict=True)
+            answers.append(
+                [to_hit(record, score, rank) for rank, (record, score) in enumerate(pairs, 1)]
+            )
+        return answers
+
+
+def _load_model(store: GalleryStore, device: str) -> Model:
+    from phpq.model import load
+    from phpq.model.checkpoint import read_card
+
+    folder = store.folder / MODEL
+    try:
+        read_card(folder)
+        model = load(folder, device=device)
+    except (FormatError, NotTrainedError) as error:
+        raise FormatError(
+            f"The model of the gallery {str(store.folder)!r} cannot be read: {error} Copy "
+            f"config.json and weights.safetensors of its run into {str(folder)!r}, then look with: "
+            f"phpq gallery verify {store.folder}"
+        ) from error
+    if model.fingerprint() != store.manifest.model_fingerprint:
+        raise FormatError(
+            f"The codes of the gallery {str(store.folder)!r} were made by another model than the "
+            f"one in {str(folder)!r}. Put the model back that made them, or index the images "
+            f"again. {repair_command(store.folder)}"
+        )
+    return model

@@ -1,0 +1,175 @@
+"""The rows of a gallery: records in, an Arrow table of the stored columns out, and back.
+
+Stored columns: `row` (order of insertion), `id`, `uri`, `label`, `sha256`, `code`, `check` (a sum
+over row and code that finds damage), `embedding` where kept, and free metadata columns.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from phpq.codes import CodeArray, IntArray
+from phpq.errors import DataError
+from phpq.gallery.manifest import Manifest
+
+Scalar = str | int | float | bool | None
+INTERNAL = ("row", "check", "code", "embedding", "sha256")
+RESERVED = frozenset({"id", "uri", "label", "path", "image", *INTERNAL})
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Record:
+    """One image as it is stored.
+
+    Attributes:
+        id: Its name, unique in the gallery.
+        uri: Where its file is; None if it comes from no file.
+        label: Its class, if it has one.
+        sha256: Of the file's bytes, 32 bytes.
+        code: (M,) uint8.
+        metadata: Values of the free columns; None and a missing name are the same.
+        embedding: (D,) float16, or None where embeddings are not kept.
+    """
+
+    id: str
+    uri: str | None
+    label: str | None
+    sha256: bytes
+    code: CodeArray
+    metadata: Mapping[str, Any] = field(default_factory=dict)
+    embedding: NDArray[np.float16] | None = None
+
+
+def base_schema(manifest: Manifest) -> Any:
+    """Return the Arrow schema of a gallery without metadata columns."""
+    fields = [
+        pa.field("row", pa.int64()),
+        pa.field("id", pa.string()),
+        pa.field("uri", pa.string()),
+        pa.field("label", pa.string()),
+        pa.field("sha256", pa.binary(32)),
+        pa.field("code", pa.list_(pa.uint8(), manifest.num_codebooks)),
+        pa.field("check", pa.uint32()),
+    ]
+    if manifest.keep_embeddings:
+        fields.append(pa.field("embedding", pa.list_(pa.float16(), manifest.embedding_dim)))
+    return pa.schema(fields)
+
+
+def column_name(name: str) -> str:
+    """Return a metadata name as the gallery spells it: lower case, `_` for what SQL would quote."""
+    cleaned = re.sub(r"\W+", "_", name.strip()).strip("_").lower()
+    if not cleaned or cleaned in RESERVED or cleaned.startswith("_"):
+        raise DataError(
+            f"{name!r} cannot name a metadata column. These are taken: "
+            f"{', '.join(sorted(RESERVED))}. Rename the column."
+        )
+    return f"c_{cleaned}" if cleaned[0].isdigit() else cleaned
+
+
+def row_checks(rows: IntArray, codes: CodeArray) -> NDArray[np.uint32]:
+    """Sum up each row so that a changed byte shows.
+
+    Args:
+        rows: (N,) int64.
+        codes: (N, M) uint8.
+
+    Returns:
+        (N,) uint32.
+    """
+    # Odd multipliers: no change of a single byte leaves the sum as it was.
+    factors = np.random.default_rng(20).integers(1 << 32, size=codes.shape[1], dtype=np.uint32) | 1
+    sums = (codes.astype(np.uint32) * factors).sum(axis=1, dtype=np.uint32)
+    return np.asarray(sums ^ (rows * 2654435761 & 0xFFFFFFFF).astype(np.uint32))
+
+
+def to_table(records: Sequence[Record], rows: IntArray, schema: Any) -> Any:
+    """Lay out records as an Arrow table.
+
+    Args:
+        records: n records whose metadata names are clean.
+        rows: (n,) int64, their places in the order of insertion.
+        schema: The columns that the gallery has; the table has these, then the new ones.
+
+    Raises:
+        DataError: If a value does not fit the type of its column.
+    """
+    count = schema.field("code").type.list_size
+    codes = np.stack([record.code for record in records]).reshape(-1, count)
+    columns: dict[str, Any] = {
+        "row": pa.array(rows),
+        "id": pa.array([record.id for record in records], pa.string()),
+        "uri": pa.array([record.uri for record in records], pa.string()),
+        "label": pa.array([record.label for record in records], pa.string()),
+        "sha256": pa.array([record.sha256 for record in records], pa.binary(32)),
+        "code": pa.FixedSizeListArray.from_arrays(pa.array(codes.ravel()), count),
+        "check": pa.array(row_checks(rows, codes)),
+    }
+    if "embedding" in schema.names:
+        columns["embedding"] = _embeddings(records, schema.field("embedding").type)
+    free = dict.fromkeys(name for name in schema.names if name not in columns)
+    free |= dict.fromkeys(name for record in records for name in record.metadata)
+    for name in free:
+        values = [record.metadata.get(name) for record in records]
+        kind = schema.field(name).type if name in schema.names else None
+        array = _metadata(name, values, kind)
+        if array is not None:
+            columns[name] = array
+    return pa.table(columns)
+
+
+def code_matrix(column: Any, num_codebooks: int) -> CodeArray:
+    """Turn a `code` column without nulls into (N, M) uint8.
+
+    Args:
+        column: A chunked array of fixed-size lists.
+        num_codebooks: M.
+    """
+    parts = [
+        chunk.flatten().to_numpy(zero_copy_only=False).reshape(-1, num_codebooks)
+        for chunk in column.chunks
+    ]
+    empty = np.empty((0, num_codebooks), np.uint8)
+    return np.concatenate([empty, *parts]).astype(np.uint8, copy=False)
+
+
+def _embeddings(records: Sequence[Record], kind: Any) -> Any:
+    vectors = [record.embedding for record in records if record.embedding is not None]
+    if len(vectors) != len(records):
+        raise DataError("The gallery keeps embeddings, but some records have none. Give them all.")
+    flat = np.stack(vectors).astype(np.float16).ravel()
+    return pa.FixedSizeListArray.from_arrays(pa.array(flat), kind.list_size)
+
+
+def _metadata(name: str, values: list[Any], kind: Any) -> Any:
+    """Return an Arrow array, or None for a new column without a value."""
+    try:
+        if kind is not None:
+            return pa.array(values, pa.string() if _is_text(kind) else None).cast(kind)
+        array = pa.array(values)
+    except (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError) as error:
+        seen = next((value for value in values if value is not None), None)
+        wanted = f"{kind} as before" if kind is not None else "values of one type"
+        raise DataError(
+            f"The metadata column {name!r} has values such as {seen!r}; expected {wanted}. "
+            f"Mend them, or name the column otherwise. ({error})"
+        ) from error
+    if pa.types.is_null(array.type):
+        return None
+    if pa.types.is_nested(array.type):
+        raise DataError(
+            f"The metadata column {name!r} holds {array.type}; expected texts, numbers, truth "
+            "values or dates."
+        )
+    return array
+
+
+def _is_text(kind: Any) -> bool:
+    return bool(pa.types.is_string(kind))

@@ -1,0 +1,278 @@
+"""Look over a gallery on disk, and mend it: a folder in, a list of problems and what was done out.
+
+Works without a model; what needs one (encoding images again) is handed in as a function.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import lance
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+
+from phpq.codes import CodeArray, IntArray
+from phpq.errors import FormatError
+from phpq.files import write_json
+from phpq.gallery.damage import DAMAGE, HINT, IMAGES, newest_seen, reason
+from phpq.gallery.lock import writing
+from phpq.gallery.manifest import Manifest, parse_manifest, read_manifest, write_manifest
+from phpq.gallery.records import Record, code_matrix, row_checks
+from phpq.gallery.store import METADATA_KEY, GalleryStore
+
+ASIDE = "damaged"  # where broken files are put, not deleted
+Encode = Callable[[Sequence[Record]], Sequence[Record | None]]
+
+
+@dataclass(frozen=True, slots=True)
+class VerifyReport:
+    """What was found in a gallery.
+
+    Attributes:
+        images: Sound images at the end.
+        problems: A line each.
+        repairs: What was done, a line each; empty without a repair.
+        lost: Ids that had to be dropped; index their files again to have them back.
+        model_sound: Whether the model is the one that made the codes; no repair can mend that.
+    """
+
+    images: int
+    problems: tuple[str, ...] = ()
+    repairs: tuple[str, ...] = ()
+    lost: tuple[str, ...] = ()
+    model_sound: bool = True
+
+    @property
+    def sound(self) -> bool:
+        """Whether nothing is wrong, or everything was mended."""
+        return self.model_sound and (not self.problems or bool(self.repairs))
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain data for JSON."""
+        return {
+            "images": self.images,
+            "sound": self.sound,
+            "problems": list(self.problems),
+            "repairs": list(self.repairs),
+            "lost": list(self.lost),
+        }
+
+
+@dataclass(slots=True)
+class _Notes:
+    problems: list[str] = field(default_factory=list)
+    repairs: list[str] = field(default_factory=list)
+    lost: list[str] = field(default_factory=list)
+
+
+def verify_store(
+    folder: Path, *, repair: bool = False, encode: Encode | None = None
+) -> VerifyReport:
+    """Read everything in a gallery, and mend what can be mended.
+
+    Args:
+        folder: The gallery.
+        repair: Set broken files aside, fall back to the last good version, drop what cannot be
+            read, encode again what has lost its code, write the manifest anew.
+        encode: Gives records their codes anew from their files; None for one whose file is gone or
+            has changed. Without it rows without a code are dropped.
+
+    Raises:
+        FormatError: If nothing is left to repair.
+    """
+    if not (folder / IMAGES).is_dir():
+        read_manifest(folder)  # names a folder that is no gallery
+        raise FormatError(
+            f"{str(folder / IMAGES)!r} is missing: nothing is left to repair. Delete the folder "
+            "and index the images again."
+        )
+    if not repair:
+        return _verify(folder, repair=False, encode=None)
+    with writing(folder):
+        return _verify(folder, repair=True, encode=encode)
+
+
+def _verify(folder: Path, *, repair: bool, encode: Encode | None) -> VerifyReport:
+    notes = _Notes()
+    dataset = _open_version(folder, notes, repair=repair)
+    if dataset is None:
+        return VerifyReport(0, tuple(notes.problems))
+    manifest = _check_manifest(folder, dataset, notes, repair=repair)
+    dataset = _check_fragments(dataset, notes, repair=repair)
+    if manifest is not None and not (notes.problems and not repair):
+        wrong = _check_rows(dataset, manifest, notes)
+        if repair and (wrong.damaged.any() or wrong.repeated.any()):
+            dataset = _mend_rows(GalleryStore(folder, manifest, dataset), wrong, notes, encode)
+    images = 0 if notes.problems and not repair else int(dataset.count_rows())
+    return VerifyReport(images, tuple(notes.problems), tuple(notes.repairs), tuple(notes.lost))
+
+
+def _open_version(folder: Path, notes: _Notes, *, repair: bool) -> Any:
+    """Open the newest version that opens; broken ones are set aside."""
+    versions = folder / IMAGES / "_versions"
+    noted = newest_seen(folder)
+    # Lance names them so that the newest comes first.
+    for file in sorted(versions.glob("*.manifest")):
+        try:
+            dataset = lance.dataset(folder / IMAGES)
+        except DAMAGE as error:
+            notes.problems.append(f"the version file {file.name} is damaged: {reason(error)}")
+            if not repair:
+                return None
+            aside = folder / ASIDE
+            aside.mkdir(exist_ok=True)
+            file.replace(aside / file.name)
+            notes.repairs.append(f"moved {file.name} to {ASIDE}/; the version before it is used")
+            write_json(folder / IMAGES / HINT, {"version": 0})
+            continue
+        if noted > dataset.version:
+            if not notes.problems:
+                notes.problems.append(
+                    f"version {noted} is missing; the newest left is {dataset.version}"
+                )
+            if repair:
+                write_json(folder / IMAGES / HINT, {"version": dataset.version})
+                notes.repairs.append(f"went back to version {dataset.version}")
+        return dataset
+    raise FormatError(
+        f"The gallery {str(folder)!r} has no readable version left. Delete the folder and index "
+        "the images again."
+    )
+
+
+def _check_manifest(folder: Path, dataset: Any, notes: _Notes, *, repair: bool) -> Manifest | None:
+    """Compare manifest.json with the copy that the data carry."""
+    copy = json.loads((dataset.schema.metadata or {}).get(METADATA_KEY, b"{}"))
+    try:
+        kept = parse_manifest(copy, folder)
+    except FormatError:
+        kept = None
+    try:
+        manifest = read_manifest(folder)
+    except FormatError as error:
+        notes.problems.append(f"manifest.json: {str(error).split('. ')[0]}")
+        manifest = None
+    if manifest is not None and kept is not None and manifest != kept:
+        notes.problems.append("manifest.json does not describe the codes in images.lance")
+        manifest = None
+    if manifest is None and repair:
+        if kept is None:
+            raise FormatError(
+                f"{str(folder)!r} has lost its manifest and the copy in {IMAGES}. Delete the "
+                "folder and index the images again."
+            )
+        write_manifest(folder, kept)
+        notes.repairs.append("wrote manifest.json anew from the copy that the data carry")
+        return kept
+    return manifest
+
+
+def _check_fragments(dataset: Any, notes: _Notes, *, repair: bool) -> Any:
+    """Read every file; rows of unreadable ones are lost."""
+    broken: list[int] = []
+    for fragment in dataset.get_fragments():
+        try:
+            for _ in fragment.to_batches():
+                pass
+        except DAMAGE as error:
+            broken.append(fragment.fragment_id)
+            notes.problems.append(
+                f"a data file of {fragment.metadata.physical_rows:,} rows is damaged: "
+                f"{reason(error)}"
+            )
+            if repair:
+                notes.lost += _readable_ids(fragment)
+    if not broken or not repair:
+        return dataset
+    dropped = lance.LanceOperation.Delete(
+        updated_fragments=[], deleted_fragment_ids=broken, predicate="damaged files"
+    )
+    dataset = lance.LanceDataset.commit(dataset.uri, dropped, read_version=dataset.version)
+    notes.repairs.append(f"dropped {len(broken)} damaged data files; index their images again")
+    return dataset
+
+
+def _readable_ids(fragment: Any) -> list[str]:
+    try:
+        return [str(name) for name in fragment.to_table(columns=["id"]).column("id").to_pylist()]
+    except DAMAGE:
+        return []
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _WrongRows:
+    """(N,) bool each, in the order of a scan; `rows` (N,) are the row numbers."""
+
+    rows: IntArray
+    damaged: NDArray[np.bool_]
+    repeated: NDArray[np.bool_]
+
+
+def _check_rows(dataset: Any, manifest: Manifest, notes: _Notes) -> _WrongRows:
+    """Find rows with damaged codes, and ids that repeat."""
+    table = dataset.to_table(columns=["row", "id", "code", "check"])
+    rows = table.column("row").fill_null(-1).to_numpy()
+    wrong = _WrongRows(rows, _damaged(table, manifest), _repeated(table, rows))
+    if wrong.damaged.any():
+        notes.problems.append(f"{int(wrong.damaged.sum()):,} images have a damaged code")
+    if wrong.repeated.any():
+        notes.problems.append(f"{int(wrong.repeated.sum()):,} rows repeat an id")
+    return wrong
+
+
+def _mend_rows(store: GalleryStore, wrong: _WrongRows, notes: _Notes, encode: Encode | None) -> Any:
+    """Encode damaged rows again where that is possible, and drop what stays wrong."""
+    manifest, dataset = store.manifest, store.dataset
+    damaged = dataset.take(np.flatnonzero(wrong.damaged & ~wrong.repeated).tolist())
+    # A code that is null cannot become an array; it is made anew anyway.
+    empty = np.zeros(len(damaged) * manifest.num_codebooks, np.uint8)
+    codes = pa.FixedSizeListArray.from_arrays(pa.array(empty), manifest.num_codebooks)
+    place = damaged.schema.get_field_index("code")
+    records = store.records(damaged.set_column(place, "code", codes))
+    mended = [record for record in encode(records) if record is not None] if encode else []
+    names = {record.id for record in mended}
+    gone = [str(record.id) for record in records if record.id not in names]
+    listed = ",".join(map(str, wrong.rows[wrong.damaged | wrong.repeated].tolist()))
+    dataset.delete(f"row IN ({listed}) OR row IS NULL OR id IS NULL")
+    store = GalleryStore(store.folder, manifest, dataset)
+    if mended:
+        store.append(mended)
+        notes.repairs.append(f"encoded {len(mended):,} images again")
+    if gone or wrong.repeated.any():
+        notes.repairs.append(f"dropped {len(gone) + int(wrong.repeated.sum()):,} rows")
+        notes.lost += gone
+    return store.dataset
+
+
+def _damaged(table: Any, manifest: Manifest) -> NDArray[np.bool_]:
+    """Return (N,) bool: rows whose code is missing, impossible or not what was written."""
+    missing = pc.or_(
+        pc.or_(pc.is_null(table.column("code")), pc.is_null(table.column("check"))),
+        pc.or_(pc.is_null(table.column("row")), pc.is_null(table.column("id"))),
+    ).to_numpy()
+    bad: NDArray[np.bool_] = missing.copy()
+    whole = table.filter(pa.array(~missing))
+    codes: CodeArray = code_matrix(whole.column("code"), manifest.num_codebooks)
+    rows = whole.column("row").to_numpy()
+    wrong = row_checks(rows, codes) != whole.column("check").to_numpy()
+    wrong |= (codes >= manifest.codebook_size).any(axis=1)
+    bad[~missing] = wrong
+    return bad
+
+
+def _repeated(table: Any, rows: IntArray) -> NDArray[np.bool_]:
+    """Return (N,) bool: all rows of an id but its last."""
+    ids = np.asarray(table.column("id").to_pylist(), dtype=object)
+    repeated = np.zeros(len(ids), np.bool_)
+    latest: dict[str, int] = {}
+    for place in np.argsort(rows, kind="stable").tolist():
+        if ids[place] in latest:
+            repeated[latest[ids[place]]] = True
+        latest[ids[place]] = place
+    return repeated

@@ -1,0 +1,386 @@
+"""The gallery on disk: records in, codes, rows and records out. numpy and Arrow, no torch.
+
+    manifest.json   settings and the model's fingerprint
+    images.lance    a row an image; every change is one Lance commit
+    writer.lock     held while a change is made
+
+A store is one version of the data until it writes or is refreshed, whatever others write meanwhile.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import lance
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from phpq.codes import CodeArray, IntArray
+from phpq.errors import ConfigError, DataError, FormatError
+from phpq.gallery.damage import IMAGES, damage_named, newest_seen
+from phpq.gallery.lock import writing
+from phpq.gallery.manifest import Manifest, read_manifest, repair_command, write_manifest
+from phpq.gallery.records import (
+    INTERNAL,
+    Record,
+    base_schema,
+    code_matrix,
+    row_checks,
+    to_table,
+)
+
+METADATA_KEY = b"phpq"
+_FETCH_ROWS = 8192  # rows of one block of an export
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class StoredCodes:
+    """All codes of one version.
+
+    Attributes:
+        rows: (N,) int64, ascending: the numbers that name rows in the store.
+        codes: (N, M) uint8.
+    """
+
+    rows: IntArray
+    codes: CodeArray
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Written:
+    """What one commit did.
+
+    Attributes:
+        rows: (n,) int64, the new rows, in the order of the records.
+        replaced: (m,) int64, the rows of the same ids that they replaced.
+        before: The version that the change was made to.
+    """
+
+    rows: IntArray
+    replaced: IntArray
+    before: int
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Places:
+    """Where the rows of a version are.
+
+    Attributes:
+        version: Which.
+        rows: (N,) int64, ascending.
+        offsets: (N,) int64, their places in a scan; None where these are 0 to N - 1.
+    """
+
+    version: int
+    rows: IntArray
+    offsets: IntArray | None
+
+
+class GalleryStore:
+    """One gallery directory; use `create` or `open`."""
+
+    def __init__(self, folder: Path, manifest: Manifest, dataset: Any) -> None:
+        self.folder = folder
+        self.manifest = manifest
+        self.lock_timeout = 60.0  # seconds to wait for another writer
+        self._dataset = dataset
+        self._places: _Places | None = None
+        self._next_row = 0  # numbers of rows that were deleted are not given again
+
+    @classmethod
+    def create(
+        cls,
+        folder: Path,
+        manifest: Manifest,
+        *,
+        fill: Callable[[Path], object] | None = None,
+    ) -> GalleryStore:
+        """Make an empty gallery; it appears whole or not at all.
+
+        Args:
+            folder: Must not exist, or be empty.
+            manifest: Its settings.
+            fill: Called with the folder under its temporary name, to put the model there.
+        """
+        if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+            raise DataError(
+                f"{str(folder)!r} exists already. Open it to add to it, or name another folder."
+            )
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        made = Path(tempfile.mkdtemp(dir=folder.parent, prefix=f".{folder.name}.", suffix=".tmp"))
+        try:
+            schema = base_schema(manifest)
+            about = {METADATA_KEY: json.dumps(manifest.to_dict()).encode()}
+            empty = schema.empty_table().replace_schema_metadata(about)
+            lance.write_dataset(empty, made / IMAGES, schema=schema.with_metadata(about))
+            write_manifest(made, manifest)
+            if fill is not None:
+                fill(made)
+            made.chmod(0o755)  # mkdtemp makes it private
+            made.replace(folder)
+        finally:
+            shutil.rmtree(made, ignore_errors=True)
+        return cls.open(folder)
+
+    @classmethod
+    def open(cls, folder: Path) -> GalleryStore:
+        """Open the newest version.
+
+        Raises:
+            FormatError: If it is no gallery, damaged, or holds another model's codes.
+        """
+        manifest = read_manifest(folder)
+        with damage_named(folder):
+            dataset = lance.dataset(folder / IMAGES)
+            names = set(dataset.schema.names)
+            stored = json.loads((dataset.schema.metadata or {}).get(METADATA_KEY, b"{}"))
+        if newest_seen(folder) > dataset.version:
+            raise FormatError(
+                f"The gallery {str(folder)!r} is damaged: its version {newest_seen(folder)} is "
+                f"missing, the newest left is {dataset.version}. {repair_command(folder)}"
+            )
+        missing = set(base_schema(manifest).names) - names
+        if missing:
+            raise FormatError(
+                f"The gallery {str(folder)!r} is damaged: {IMAGES} has no column "
+                f"{sorted(missing)[0]!r}. {repair_command(folder)}"
+            )
+        if stored.get("model_fingerprint") != manifest.model_fingerprint:
+            raise FormatError(
+                f"The codes in {str(folder / IMAGES)!r} were made by another model than the one "
+                f"that {str(folder)!r} names. Restore the two from one copy, or index the images "
+                f"again. If only manifest.json is wrong: phpq gallery verify --repair {folder}"
+            )
+        return cls(folder, manifest, dataset)
+
+    @property
+    def version(self) -> int:
+        """The version that is read."""
+        return int(self._dataset.version)
+
+    @property
+    def dataset(self) -> Any:
+        """The Lance dataset of that version, for reading."""
+        return self._dataset
+
+    @property
+    def metadata_columns(self) -> tuple[str, ...]:
+        """The free columns."""
+        fixed = {"id", "uri", "label", *INTERNAL}
+        return tuple(name for name in self._dataset.schema.names if name not in fixed)
+
+    def refresh(self) -> None:
+        """Move to the newest version."""
+        with damage_named(self.folder):
+            self._dataset.checkout_latest()
+
+    def __len__(self) -> int:
+        return int(self._dataset.count_rows())
+
+    def read_codes(self) -> StoredCodes:
+        """Read all codes in the order of insertion, and check every row.
+
+        Raises:
+            FormatError: If a code is missing or not what was written.
+        """
+        with damage_named(self.folder):
+            table = self._dataset.to_table(columns=["row", "code", "check"])
+            if any(table.column(name).null_count for name in table.column_names):
+                raise ValueError("codes are missing")
+            rows = table.column("row").to_numpy()
+            codes = code_matrix(table.column("code"), self.manifest.num_codebooks)
+            if (row_checks(rows, codes) != table.column("check").to_numpy()).any():
+                raise ValueError("codes are not what was written")
+        self._places, order = _locate(self.version, rows)
+        return StoredCodes(self._places.rows, codes if order is None else codes[order])
+
+    def rows_where(self, where: str) -> IntArray:
+        """Return the rows, ascending, for which a Lance SQL expression is true.
+
+        Raises:
+            ConfigError: If the expression cannot be used; the message lists the columns.
+        """
+        try:
+            table = self._dataset.to_table(columns=["row"], filter=where)
+        except (ValueError, pa.ArrowException, OSError) as error:
+            raise self._bad_expression(where, error) from error
+        return np.sort(table.column("row").to_numpy())
+
+    def count(self, where: str | None = None) -> int:
+        """Count the images, or those for which an expression is true."""
+        return len(self) if where is None else len(self.rows_where(where))
+
+    def find(self, ids: Sequence[str]) -> dict[str, Record]:
+        """Return the images of the gallery that have these ids."""
+        table = self._matching(ids)
+        return {record.id: record for record in self.records(table)}
+
+    def fetch(self, rows: IntArray) -> list[Record]:
+        """Return the images of (n,) existing rows, in that order."""
+        places = self._located()
+        found = np.searchsorted(places.rows, rows)
+        offsets = found if places.offsets is None else places.offsets[found]
+        with damage_named(self.folder):
+            return self.records(self._dataset.take(offsets.tolist()))
+
+    def put(self, records: Sequence[Record]) -> Written:
+        """Add images, replacing those of the same ids, in one commit.
+
+        Args:
+            records: With distinct ids; they become the last rows, replaced ones too.
+        """
+        with writing(self.folder, timeout=self.lock_timeout):
+            self.refresh()
+            before = self.version
+            replaced = self._rows_of([record.id for record in records])
+            rows = self.append(records, replacing=bool(len(replaced)))
+        return Written(rows, replaced, before)
+
+    def append(self, records: Sequence[Record], *, replacing: bool = False) -> IntArray:
+        """Do the work of `put` for one who holds the lock; returns the (n,) new rows."""
+        places = self._located()
+        first = max(self._next_row, int(places.rows[-1]) + 1 if len(places.rows) else 0)
+        rows = np.arange(first, first + len(records), dtype=np.int64)
+        self._next_row = first + len(records)
+        if records:
+            table = to_table(records, rows, self._dataset.schema)
+            self._write(table, replacing=replacing)
+            if places.offsets is None and not replacing:
+                joined = np.concatenate([places.rows, rows])
+                self._places = _Places(self.version, joined, None)
+        return rows
+
+    def delete(
+        self, ids: Sequence[str] | None = None, *, where: str | None = None
+    ) -> tuple[IntArray, int]:
+        """Delete images by id, or by expression, in one commit.
+
+        Returns:
+            The rows that went, and the version that they went from.
+        """
+        if (ids is None) == (where is None):
+            raise ConfigError("Say what to delete: either ids, or where=EXPRESSION.")
+        with writing(self.folder, timeout=self.lock_timeout):
+            self.refresh()
+            before = self.version
+            gone = self.rows_where(where) if where is not None else self._rows_of(ids or ())
+            if len(gone):
+                listed = ",".join(map(str, gone.tolist()))
+                self._dataset.delete(where if where is not None else f"row IN ({listed})")
+        return gone, before
+
+    def merge_files(self, *, above: int) -> None:
+        """Merge small files if there are more than `above`; old versions stay for their readers."""
+        if len(self._dataset.get_fragments()) > above:
+            with writing(self.folder, timeout=self.lock_timeout), damage_named(self.folder):
+                self.refresh()
+                self._dataset.optimize.compact_files(target_rows_per_fragment=1 << 20)
+                self.refresh()
+
+    def compact(self) -> int:
+        """Merge small files, drop what was deleted or left by a crash; returns the bytes freed."""
+        with writing(self.folder, timeout=self.lock_timeout), damage_named(self.folder):
+            self.refresh()
+            self._dataset.optimize.compact_files(
+                target_rows_per_fragment=1 << 20, materialize_deletions_threshold=0.0
+            )
+            self.refresh()
+            # No other writer is at work, so that files of no version are nobody's.
+            freed = self._dataset.cleanup_old_versions(
+                older_than=timedelta(0), delete_unverified=True
+            )
+        return int(freed.bytes_removed)
+
+    def batches(self) -> Iterator[Any]:
+        """Yield everything but `row` and `check` as Arrow tables, in the order of insertion."""
+        columns = [name for name in self._dataset.schema.names if name not in ("row", "check")]
+        places = self._located()
+        for start in range(0, len(places.rows), _FETCH_ROWS):
+            stop = min(start + _FETCH_ROWS, len(places.rows))
+            part = places.offsets[start:stop] if places.offsets is not None else range(start, stop)
+            with damage_named(self.folder):
+                yield self._dataset.take(list(map(int, part)), columns=columns)
+
+    def _write(self, table: Any, *, replacing: bool) -> None:
+        new = [name for name in table.column_names if name not in self._dataset.schema.names]
+        if new:
+            self._dataset.add_columns(pa.schema([table.schema.field(name) for name in new]))
+        if replacing:
+            merge = self._dataset.merge_insert("id")
+            merge.when_matched_update_all().when_not_matched_insert_all().execute(
+                table.select(self._dataset.schema.names)
+            )
+        else:
+            self._dataset = lance.write_dataset(table, self._dataset, mode="append")
+
+    def _located(self) -> _Places:
+        if self._places is None or self._places.version != self.version:
+            with damage_named(self.folder):
+                table = self._dataset.to_table(columns=["row"])
+            self._places, _ = _locate(self.version, table.column("row").to_numpy())
+        return self._places
+
+    def _rows_of(self, ids: Sequence[str]) -> IntArray:
+        rows: IntArray = self._matching(ids, ["row"]).column("row").to_numpy()
+        return rows
+
+    def _matching(self, ids: Sequence[str], columns: list[str] | None = None) -> Any:
+        """Return a table of the images with these ids; memory stays flat."""
+        wanted = pa.array(ids, pa.string())
+        found: list[IntArray] = []
+        start = 0
+        with damage_named(self.folder):
+            for batch in self._dataset.to_batches(columns=["id"]):
+                mask = pc.is_in(batch.column("id"), value_set=wanted)
+                found.append(start + np.flatnonzero(mask.to_numpy(zero_copy_only=False)))
+                start += batch.num_rows
+            offsets = np.concatenate([np.empty(0, np.int64), *found])
+            return self._dataset.take(offsets.tolist(), columns=columns)
+
+    def records(self, table: Any) -> list[Record]:
+        """Turn rows of the dataset into records."""
+        codes = code_matrix(table.column("code"), self.manifest.num_codebooks)
+        kept = None
+        if "embedding" in table.column_names:
+            flat = table.column("embedding").combine_chunks()
+            kept = flat.flatten().to_numpy(zero_copy_only=False)
+            kept = kept.reshape(len(codes), self.manifest.embedding_dim)
+        names = ["id", "uri", "label", "sha256", *self.metadata_columns]
+        return [
+            Record(
+                id=values["id"],
+                uri=values["uri"],
+                label=values["label"],
+                sha256=values["sha256"],
+                code=codes[number],
+                metadata={name: values[name] for name in self.metadata_columns},
+                embedding=None if kept is None else kept[number],
+            )
+            for number, values in enumerate(table.select(names).to_pylist())
+        ]
+
+    def _bad_expression(self, where: str, error: Exception) -> ConfigError:
+        shown = [n for n in self._dataset.schema.names if n not in INTERNAL]
+        columns = ", ".join(f"{n} ({self._dataset.schema.field(n).type})" for n in shown)
+        reason = str(error).split(", /")[0].removeprefix("Invalid user input: ")
+        reason = reason.split(" Valid fields are")[0].rstrip(".")  # those are listed below
+        return ConfigError(
+            f"where={where!r} cannot be used: {reason}. Columns: {columns}. "
+            "An example: label = 'sparrow' AND id LIKE '2024/%'"
+        )
+
+
+def _locate(version: int, rows: IntArray) -> tuple[_Places, IntArray | None]:
+    """Sort the rows of a scan; the order is None where they are sorted already."""
+    if (np.diff(rows) > 0).all():
+        return _Places(version, rows, None), None
+    order = np.argsort(rows, kind="stable")
+    return _Places(version, rows[order], order), order

@@ -1,0 +1,90 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from pyarrow import parquet
+
+from command_line import phpq, refused
+from made_up_galleries import make_record, make_store
+from phpq.cli.gallery import plural, readable_bytes
+from phpq.gallery import GalleryStore, VerifyReport
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    store = make_store(tmp_path / "g")
+    store.put([make_record(f"n{i}", i, label="ab"[i % 2], year=2000 + i) for i in range(10)])
+    return tmp_path / "g"
+
+
+def test_info(folder: Path) -> None:
+    outcome = phpq("gallery", "info", folder)
+    assert "10 (0 without a label)" in outcome.out
+    assert "year (int64)" in outcome.out
+    content = phpq("gallery", "info", folder, "--json").json()
+    assert (content["images"], content["labels"], content["bits"]) == (10, 2, 6)
+
+
+def test_delete_by_id_and_by_expression(folder: Path) -> None:
+    outcome = phpq("gallery", "delete", folder, "n1", "who")
+    assert (outcome.code, outcome.err) == (0, "not in the gallery: 'who'\n")
+    assert outcome.out.split() == ["deleted", "1", "image", "left", "9", "images"]
+    content = phpq("gallery", "delete", folder, "--where", "label = 'a'", "--json").json()
+    assert content == {"deleted": 5, "images": 4, "unknown": []}
+    assert "either ids, or where" in refused("gallery", "delete", folder)
+    assert "Columns: id" in refused("gallery", "delete", folder, "--where", "lable = 'a'")
+    assert len(GalleryStore.open(folder)) == 4
+
+
+def test_compact_and_export(folder: Path, tmp_path: Path) -> None:
+    phpq("gallery", "delete", folder, "n1")
+    content = phpq("gallery", "compact", folder, "--json").json()
+    assert content["images"] == 9
+    assert content["bytes_after"] < content["bytes_before"]
+    assert "before" in phpq("gallery", "compact", folder).out
+    out = tmp_path / "out.parquet"
+    assert phpq("gallery", "export", folder, out).code == 0
+    assert len(parquet.read_table(out)) == 9
+    assert phpq("gallery", "export", folder, out, "--json").json()["images"] == 9
+    assert "must end in .parquet" in refused("gallery", "export", folder, tmp_path / "out.csv")
+
+
+def test_verify_says_what_is_wrong(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("phpq.gallery.check._check_model", lambda _: None)  # it has none
+    assert phpq("gallery", "verify", folder).out.split() == ["sound", "10", "images"]
+    (folder / "manifest.json").write_text("{")
+    outcome = phpq("gallery", "verify", folder)
+    assert outcome.code == 1
+    assert f"phpq gallery verify --repair {folder}" in outcome.out
+    outcome = phpq("gallery", "verify", "--repair", folder)
+    assert outcome.code == 0
+    assert "wrote manifest.json anew" in outcome.out
+    assert phpq("gallery", "verify", folder, "--json").json()["sound"] is True
+
+
+def test_many_lost_images_are_counted(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    lost = tuple(map(str, range(25)))
+    report = VerifyReport(3, ("x",), ("y",), lost)
+    monkeypatch.setattr("phpq.gallery.check.verify_gallery", lambda *_, **__: report)
+    assert "... and 5 more" in phpq("gallery", "verify", folder).out
+
+
+def test_what_is_no_gallery_is_named(tmp_path: Path) -> None:
+    for command in ("info", "compact", "verify"):
+        assert "is not a gallery" in refused("gallery", command, tmp_path)
+        assert "does not exist" in refused("gallery", command, tmp_path / "none")
+    assert phpq("gallery").code == 2
+    assert phpq("gallery", "shrink").code == 2
+
+
+def test_sizes_and_numbers_as_people_write_them() -> None:
+    assert [readable_bytes(n) for n in (0, 999, 1200, 3.4e6, 5e9, 7e13)] == [
+        "0 bytes",
+        "999 bytes",
+        "1.2 kB",
+        "3.4 MB",
+        "5.0 GB",
+        "70.0 TB",
+    ]
+    assert [plural(n, "image") for n in (0, 1, 1000)] == ["0 images", "1 image", "1,000 images"]

@@ -1,0 +1,96 @@
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+
+from command_line import phpq, refused
+from finished_runs import copy_run
+from phpq.data import write_plumage
+from phpq.gallery import Gallery
+from tiny_runs import tiny_birds, tiny_config, tiny_train
+
+
+@pytest.fixture
+def birds(tmp_path: Path) -> Path:
+    return write_plumage(tmp_path / "birds", tiny_birds(3, 1))
+
+
+def test_a_folder_in_one_command_and_again(birds: Path, tmp_path: Path) -> None:
+    run = copy_run(tmp_path / "run")
+    (birds / "bad [x].png").write_bytes(b"no image")
+    outcome = phpq("index", tmp_path / "g", birds, "--model", run)
+    assert outcome.code == 0, outcome.err
+    assert "16 added, 1 left out" in outcome.out
+    assert "bad [x].png" in outcome.err
+    assert "phpq search" in outcome.out
+    sorted(birds.rglob("*.png"))[5].unlink()
+    content = phpq("index", tmp_path / "g", birds, "--prune", "--json").json()
+    assert content["gallery"] == str(tmp_path / "g")
+    assert (content["added"], content["unchanged"], content["deleted"]) == (0, 15, 1)
+    assert (content["images"], content["skipped"][0]["id"]) == (15, "bad [x].png")
+    # The run is in the gallery: nothing else is needed.
+    shutil.rmtree(run)
+    assert phpq("search", tmp_path / "g", next(birds.rglob("0*.png"))).code == 0
+
+
+def test_a_table_with_metadata(birds: Path, tmp_path: Path) -> None:
+    files = sorted(birds.rglob("*.png"))[:4]
+    rows = [f"{file.relative_to(tmp_path)},{2000 + n},n{n}" for n, file in enumerate(files)]
+    (tmp_path / "t.csv").write_text("\n".join(["path,year,id", *rows, "none.png,2009,lost"]))
+    run = copy_run(tmp_path / "run")
+    made = phpq("index", tmp_path / "g", tmp_path / "t.csv", "--model", run, "--json").json()
+    assert (made["added"], [image["id"] for image in made["skipped"]]) == (4, ["lost"])
+    found = phpq("search", tmp_path / "g", files[0], "--where", "year > 2001", "--json").json()
+    assert {hit["id"] for hit in found["queries"][0]["hits"]} == {"n2", "n3"}
+    assert found["queries"][0]["hits"][0]["metadata"]["year"] in (2002, 2003)
+
+
+def test_mistakes_leave_nothing_behind(birds: Path, tmp_path: Path) -> None:
+    run, gallery = copy_run(tmp_path / "run"), tmp_path / "g"
+    assert "There is no file or folder" in refused("index", gallery, "nowhere", "--model", run)
+    assert "--model RUN" in refused("index", gallery, birds)
+    assert "no folder" in refused("index", gallery, birds, "--model", "no-run")
+    assert not gallery.exists()
+    assert phpq("index", gallery, birds, "--model", run).code == 0
+    assert "for a new gallery" in refused("index", gallery, birds, "--keep-embeddings")
+    other = tmp_path / "other"
+    tiny_train(other, tiny_config("training.epochs=1"))
+    assert "another model" in refused("index", gallery, birds, "--model", other)
+    (gallery / "manifest.json").write_text("{")
+    assert "phpq gallery verify --repair" in refused("index", gallery, birds)
+
+
+def test_ids_that_clash(birds: Path, tmp_path: Path) -> None:
+    run = copy_run(tmp_path / "run")
+    phpq("index", tmp_path / "g", birds, "--model", run)
+    more = write_plumage(tmp_path / "more", tiny_birds(3, 1))
+    for file in more.rglob("*.png"):
+        file.write_bytes(file.read_bytes() + b"changed")
+    assert "already names" in refused("index", tmp_path / "g", more)
+    beside = phpq("index", tmp_path / "g", more, "--prefix", "more/", "--json").json()
+    assert (beside["added"], beside["images"]) == (16, 32)
+    assert phpq("index", tmp_path / "g", more, "--replace", "--json").json()["replaced"] == 16
+
+
+def test_an_interrupt_says_how_to_go_on(
+    birds: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def stop(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Gallery, "add", stop)
+    outcome = phpq("index", tmp_path / "g", birds, "--model", copy_run(tmp_path / "run"))
+    assert outcome.code == 130
+    assert "0 images are in the gallery. Run the command again" in outcome.err
+
+
+def test_embeddings_for_reranking(birds: Path, tmp_path: Path) -> None:
+    run = copy_run(tmp_path / "run")
+    phpq("index", tmp_path / "g", birds, "--model", run, "--keep-embeddings")
+    photo = sorted(birds.rglob("*.png"))[7]
+    found = phpq("search", tmp_path / "g", photo, "--top-k", "1", "--rerank", "16", "--json")
+    (hit,) = json.loads(found.out)["queries"][0]["hits"]
+    assert birds / hit["id"] == photo

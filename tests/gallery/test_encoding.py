@@ -1,0 +1,106 @@
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from made_up_galleries import FakeEncoder
+from phpq.errors import BadImageError
+from phpq.gallery.encoding import Encoded, content_hash, encode_items
+from phpq.gallery.records import Record
+from phpq.gallery.sources import Item
+from picture_files import write_image
+
+
+def colour_item(number: int) -> Item:
+    colour = tuple(64 * (number // 4**book % 4) + 5 for book in range(3))
+    return Item(str(number), Image.new("RGB", (3, 3), colour))
+
+
+def encode(
+    items: Iterator[Item] | Sequence[Item],
+    stored: Mapping[str, Record] | None = None,
+    encoder: FakeEncoder | None = None,
+    *,
+    keep_embeddings: bool = False,
+) -> list[Encoded]:
+    known = stored or {}
+
+    def find(ids: Sequence[str]) -> dict[str, Record]:
+        return {name: known[name] for name in ids if name in known}
+
+    batches = encode_items(items, find, encoder or FakeEncoder(), keep_embeddings=keep_embeddings)
+    return [encoded for batch in batches for encoded in batch]
+
+
+def test_order_and_codes_do_not_depend_on_threads() -> None:
+    done = encode([colour_item(number) for number in range(30)])
+    assert [encoded.item.id for encoded in done] == [str(number) for number in range(30)]
+    for number, encoded in enumerate(done):
+        assert encoded.record is not None
+        assert encoded.record.code.tolist() == [number // 4**book % 4 for book in range(3)]
+        assert encoded.record.embedding is None
+
+
+def test_bad_files_are_named_and_the_rest_goes_on(tmp_path: Path) -> None:
+    good = write_image(tmp_path / "good.png", (10, 70, 140))
+    (tmp_path / "bad.jpg").write_bytes(b"no image")
+    names = ["good.png", "bad.jpg", "none.png"]
+    done = encode([Item(name, tmp_path / name) for name in names], keep_embeddings=True)
+    assert done[0].record is not None
+    assert done[0].record.sha256 == content_hash(good)[0]
+    assert done[0].record.code.tolist() == [0, 1, 2]
+    assert done[0].record.embedding is not None
+    assert done[0].record.embedding.dtype == np.float16
+    for encoded, reason in zip(done[1:], ("not an image", "No such file"), strict=True):
+        assert encoded.record is None
+        assert encoded.skipped is not None
+        assert reason in encoded.skipped.reason
+        assert str(tmp_path) in encoded.skipped.reason
+
+
+def test_known_content_is_not_encoded_again() -> None:
+    items = [colour_item(number) for number in range(10)]
+    stored = {e.record.id: e.record for e in encode(items) if e.record}
+    encoder = FakeEncoder()
+    assert all(e.record is None for e in encode(items, stored, encoder))
+    assert encoder.seen == 0
+    told = [
+        Item("0", items[0].image, "wren"),
+        Item("1", items[1].image, None, {"year": 3}),
+        Item("2", items[2].image, None, {"year": None}),
+        Item("3", items[4].image),
+    ]
+    first, second, third, fourth = encode(told, stored, encoder)
+    assert encoder.seen == 1  # only the one with other content
+    assert first.record is not None
+    assert first.record.label == "wren"
+    assert first.record.code is stored["0"].code
+    assert second.record is not None
+    assert second.record.metadata == {"year": 3}
+    assert third.record is None
+    assert fourth.record is not None
+    assert fourth.record.code.tolist() == stored["4"].code.tolist()
+
+
+def test_items_are_read_only_a_little_ahead() -> None:
+    taken = 0
+
+    def items() -> Iterator[Item]:
+        nonlocal taken
+        for number in range(100_000):
+            taken += 1
+            yield colour_item(number % 64)
+
+    batches = encode_items(items(), lambda _: {}, FakeEncoder())
+    assert len(next(batches)) == 4
+    batches.close()
+    assert taken <= 4096  # one look-up of ids
+
+
+def test_a_file_that_cannot_be_read(tmp_path: Path) -> None:
+    with pytest.raises(BadImageError, match=r"Is a directory|Permission"):
+        content_hash(tmp_path)

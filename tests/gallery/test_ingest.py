@@ -1,0 +1,141 @@
+from __future__ import annotations
+
+import tracemalloc
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from PIL import Image
+
+from made_up_galleries import FakeEncoder, make_codebooks, make_store
+from phpq.errors import BadImageError, DataError
+from phpq.gallery import AddReport, GalleryStore, ingest
+from phpq.gallery.ingest import Ingest
+from phpq.gallery.live import LiveCodes
+from phpq.gallery.sources import Source
+from picture_files import write_image
+
+
+def add(store: GalleryStore, source: Source, **settings: Any) -> AddReport:
+    metadata = settings.pop("metadata", {})
+    prefix = settings.pop("prefix", "")
+    progress = settings.pop("progress", None)
+    work = Ingest(store, LiveCodes(store, make_codebooks()), FakeEncoder(), **settings)
+    return work.run(source, progress, metadata=metadata, prefix=prefix)
+
+
+def pictures(count: int, first: int = 0) -> list[dict[str, Any]]:
+    return [
+        {"id": str(n), "image": Image.new("RGB", (2, 2), (n % 256, n // 256, 0))}
+        for n in range(first, first + count)
+    ]
+
+
+def test_only_what_is_new_or_changed(tmp_path: Path) -> None:
+    for number in range(6):
+        write_image(tmp_path / "src" / "ab"[number % 2] / f"{number}.png", (number, 0, 0))
+    (tmp_path / "src" / "bad.png").write_bytes(b"x")
+    store = make_store(tmp_path / "g")
+    report = add(store, tmp_path / "src")
+    assert (report.added, report.unchanged, report.replaced) == (6, 0, 0)
+    assert [image.id for image in report.skipped] == ["bad.png"]
+    assert report.seen == 7
+    write_image(tmp_path / "src" / "a" / "0.png", (99, 0, 0))
+    write_image(tmp_path / "src" / "a" / "new.png", (7, 0, 0))
+    report = add(store, tmp_path / "src")
+    assert (report.added, report.unchanged, report.replaced) == (1, 5, 1)
+    assert report.to_dict()["skipped"][0]["id"] == "bad.png"
+    assert store.count("label = 'a'") == 4
+
+
+def test_a_folder_that_moved_changes_only_the_places(tmp_path: Path) -> None:
+    write_image(tmp_path / "old" / "a" / "0.png", (1, 0, 0))
+    store = make_store(tmp_path / "g")
+    add(store, tmp_path / "old")
+    (tmp_path / "old").rename(tmp_path / "new")
+    report = add(store, tmp_path / "new")
+    assert (report.added, report.replaced) == (0, 1)
+    assert store.find(["a/0.png"])["a/0.png"].uri == str(tmp_path / "new" / "a" / "0.png")
+
+
+def test_two_folders_with_equal_names_are_not_mixed_up(tmp_path: Path) -> None:
+    write_image(tmp_path / "one" / "0.png", (1, 0, 0))
+    write_image(tmp_path / "two" / "0.png", (2, 0, 0))
+    store = make_store(tmp_path / "g")
+    add(store, tmp_path / "one")
+    with pytest.raises(DataError, match=r"already names .*one.*--prefix.*--replace"):
+        add(store, tmp_path / "two")
+    assert add(store, tmp_path / "two", prefix="two/").added == 1
+    assert set(store.find(["0.png", "two/0.png"])) == {"0.png", "two/0.png"}
+    assert add(store, tmp_path / "two", refuse_clash=False).replaced == 1
+    assert len(store) == 2
+
+
+def test_bad_images_can_stop_the_work(tmp_path: Path) -> None:
+    store = make_store(tmp_path / "g")
+    rows = [*pictures(3), {"id": "bad", "path": str(tmp_path / "none.png")}]
+    with pytest.raises(BadImageError, match=r"none.png"):
+        add(store, rows, refuse_bad=True)
+    assert len(store) == 3  # what came before is kept
+
+
+def test_an_interrupted_add_keeps_what_was_encoded(tmp_path: Path) -> None:
+    store = make_store(tmp_path / "g")
+
+    def stopping(_: str, done: int, total: int) -> None:
+        assert total >= done
+        if done >= 8:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        add(store, pictures(40), progress=stopping)
+    assert len(store) == 8
+    report = add(store, pictures(40))
+    assert (report.added, report.unchanged) == (32, 8)
+
+
+def test_commits_are_many_and_files_few(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ingest, "COMMIT_IMAGES", 3)
+    monkeypatch.setattr(ingest, "_MANY_FILES", 4)
+    store = make_store(tmp_path / "g")
+    before = store.version
+    add(store, pictures(30))
+    assert store.version - before >= 10
+    assert len(store.dataset.get_fragments()) == 1
+    monkeypatch.setattr(ingest, "COMMIT_SECONDS", 0.0)
+    before = store.version
+    add(store, pictures(4, first=100))
+    assert store.version - before >= 4
+
+
+def test_an_id_that_comes_twice_holds_the_last(tmp_path: Path) -> None:
+    store = make_store(tmp_path / "g")
+    rows = [*pictures(2), {"id": "1", "image": Image.new("RGB", (2, 2), (200, 0, 0))}]
+    report = add(store, rows, metadata={"Year": 2024})
+    assert (report.added, report.replaced) == (2, 1)
+    assert store.find(["1"])["1"].code.tolist() == [3, 0, 0]
+    assert store.count("year = 2024") == 2
+
+
+def test_memory_does_not_follow_the_number_of_images(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ingest, "COMMIT_IMAGES", 100)
+
+    def peak(count: int) -> int:
+        def rows() -> Iterator[dict[str, Any]]:
+            for number in range(count):
+                image = Image.new("RGB", (64, 64), (number % 256, number // 256, 0))
+                yield {"id": str(number), "image": image}
+
+        store = make_store(tmp_path / f"g{count}")
+        tracemalloc.start()
+        add(store, rows())
+        most = tracemalloc.get_traced_memory()[1]
+        tracemalloc.stop()
+        return most
+
+    peak(50)  # what is loaded on first use
+    monkeypatch.setattr("phpq.gallery.encoding._WINDOW", 64)
+    assert peak(1200) < 1.5 * peak(300)

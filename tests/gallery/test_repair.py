@@ -1,0 +1,153 @@
+from __future__ import annotations
+
+import shutil
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import lance
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from made_up_galleries import make_record, make_store
+from phpq.errors import FormatError
+from phpq.gallery import GalleryStore, Record, verify_store
+from phpq.gallery.damage import IMAGES
+from phpq.gallery.manifest import MANIFEST
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """A gallery of four data files and five versions."""
+    store = make_store(tmp_path / "g")
+    for part in range(4):
+        store.put([make_record(f"{part}-{i}", 10 * part + i) for i in range(10)])
+    return tmp_path / "g"
+
+
+def ids_of(folder: Path) -> set[str]:
+    return {name for t in GalleryStore.open(folder).batches() for name in t["id"].to_pylist()}
+
+
+def test_a_sound_gallery_stays_as_it_is(folder: Path) -> None:
+    for repair in (False, True):
+        report = verify_store(folder, repair=repair)
+        assert report.sound
+        assert report.images == 40
+        assert not report.problems
+        assert not report.repairs
+    assert GalleryStore.open(folder).version == 5
+
+
+def test_a_lost_or_damaged_manifest_is_written_anew(folder: Path) -> None:
+    kept = (folder / MANIFEST).read_text()
+    for damage in ("{", "[]", kept.replace('"bits": 6', '"bits": 9'), None):
+        if damage is None:
+            (folder / MANIFEST).unlink()
+        else:
+            (folder / MANIFEST).write_text(damage)
+        assert not verify_store(folder).sound
+        report = verify_store(folder, repair=True)
+        assert report.sound
+        assert report.images == 40
+        assert "manifest.json" in report.repairs[0]
+        assert (folder / MANIFEST).read_text() == kept
+
+
+def test_the_last_good_version_is_taken(folder: Path) -> None:
+    newest, second = sorted((folder / IMAGES / "_versions").glob("*.manifest"))[:2]
+    newest.write_bytes(b"")
+    second.write_bytes(second.read_bytes()[:30])
+    assert not verify_store(folder).sound
+    report = verify_store(folder, repair=True)
+    assert report.sound
+    assert report.images == 20
+    assert len(report.problems) == 2
+    assert {part.split("-")[0] for part in ids_of(folder)} == {"0", "1"}
+    assert (folder / "damaged" / newest.name).is_file()  # set aside, not deleted
+    assert verify_store(folder).problems == ()
+    GalleryStore.open(folder).put([make_record("new")])
+    assert len(ids_of(folder)) == 21
+
+
+def test_a_version_that_vanished_is_noted(folder: Path) -> None:
+    min((folder / IMAGES / "_versions").glob("*.manifest")).unlink()
+    assert verify_store(folder).problems == ("version 5 is missing; the newest left is 4",)
+    assert verify_store(folder, repair=True).images == 30
+    assert len(ids_of(folder)) == 30
+
+
+@pytest.mark.parametrize("damage", ["gone", "short", "random"])
+def test_a_broken_data_file_costs_its_rows_only(folder: Path, damage: str) -> None:
+    file = min((folder / IMAGES / "data").iterdir())
+    if damage == "gone":
+        file.unlink()
+    else:
+        size = file.stat().st_size
+        noise = np.random.default_rng(0).integers(256, size=size, dtype=np.uint8).tobytes()
+        file.write_bytes(file.read_bytes()[:100] if damage == "short" else noise)
+    report = verify_store(folder)
+    assert not report.sound
+    assert "a data file of 10 rows is damaged" in report.problems[0]
+    report = verify_store(folder, repair=True)
+    assert report.sound
+    assert report.images == len(ids_of(folder)) == 30
+    assert verify_store(folder).problems == ()
+
+
+def spoil(folder: Path, names: Sequence[str]) -> None:
+    """Write wrong codes under the checks of the right ones."""
+    dataset = lance.dataset(folder / IMAGES)
+    table = dataset.to_table(filter="id IN (" + ",".join(f"'{n}'" for n in names) + ")")
+    wrong = pa.FixedSizeListArray.from_arrays(pa.array(np.full(3 * len(table), 1, np.uint8)), 3)
+    table = table.set_column(table.schema.get_field_index("code"), "code", wrong)
+    dataset.merge_insert("id").when_matched_update_all().execute(table)
+
+
+def test_damaged_codes_are_made_again_or_dropped(folder: Path) -> None:
+    good = GalleryStore.open(folder).find(["1-3"])["1-3"]
+    spoil(folder, ["1-3", "2-0"])
+    with pytest.raises(FormatError, match="verify --repair"):
+        GalleryStore.open(folder).read_codes()
+    assert verify_store(folder).problems == ("2 images have a damaged code",)
+
+    def encode(records: Sequence[Record]) -> list[Record | None]:
+        assert {record.id for record in records} == {"1-3", "2-0"}
+        return [replace(r, code=good.code) if r.id == "1-3" else None for r in records]
+
+    report = verify_store(folder, repair=True, encode=encode)
+    assert report.sound
+    assert report.lost == ("2-0",)
+    assert report.images == 39
+    store = GalleryStore.open(folder)
+    assert store.find(["1-3"])["1-3"].code.tolist() == good.code.tolist()
+    assert store.find(["1-3"])["1-3"].uri == good.uri
+    assert len(store.read_codes().rows) == 39
+
+
+def test_without_a_model_damaged_codes_are_dropped(folder: Path) -> None:
+    spoil(folder, ["0-0"])
+    report = verify_store(folder, repair=True)
+    assert (report.images, report.lost) == (39, ("0-0",))
+
+
+def test_repeated_ids_keep_the_last(folder: Path) -> None:
+    store = GalleryStore.open(folder)
+    store.append([make_record("0-0", 33)])  # past the check of `put`
+    assert verify_store(folder).problems == ("1 rows repeat an id",)
+    assert verify_store(folder, repair=True).images == 40
+    assert GalleryStore.open(folder).find(["0-0"])["0-0"].sha256 == bytes([33]) * 32
+
+
+def test_what_cannot_be_mended_is_said(folder: Path, tmp_path: Path) -> None:
+    with pytest.raises(FormatError, match="does not exist"):
+        verify_store(tmp_path / "none")
+    other = Path(shutil.copytree(folder, tmp_path / "other"))
+    for file in (other / IMAGES / "_versions").glob("*.manifest"):
+        file.write_bytes(b"")
+    with pytest.raises(FormatError, match="no readable version left"):
+        verify_store(other, repair=True)
+    shutil.rmtree(folder / IMAGES)
+    with pytest.raises(FormatError, match="nothing is left to repair"):
+        verify_store(folder, repair=True)

@@ -1,0 +1,72 @@
+"""Galleries of made-up codes, without a model: quick to make and to compare with a plain scan."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from phpq.codes import Codebooks, FloatArray
+from phpq.config import DataConfig
+from phpq.gallery import GalleryStore, Record
+from phpq.gallery.manifest import new_manifest
+
+BOOKS, SIZE, SUB_DIM = 3, 4, 2
+DIM = BOOKS * SUB_DIM
+
+
+def make_codebooks() -> Codebooks:
+    """Return small codebooks, always the same."""
+    words = np.random.default_rng(0).normal(size=(BOOKS, SIZE, SUB_DIM))
+    return Codebooks((words / np.linalg.norm(words, axis=2, keepdims=True)).astype(np.float32))
+
+
+def make_store(folder: Path, *, keep_embeddings: bool = False) -> GalleryStore:
+    """Make an empty gallery without a model."""
+    manifest = new_manifest(make_codebooks(), "made-up", keep_embeddings=keep_embeddings)
+    return GalleryStore.create(folder, manifest)
+
+
+def make_record(name: str, number: int = 0, *, label: str | None = "a", **metadata: Any) -> Record:
+    """Return a record whose code follows from `number`."""
+    code = np.array([number // SIZE**book % SIZE for book in range(BOOKS)], np.uint8)
+    return Record(name, f"/files/{name}", label, bytes([number % 256]) * 32, code, metadata)
+
+
+def make_queries(count: int, seed: int = 0) -> FloatArray:
+    """Return (count, DIM) float32."""
+    return np.random.default_rng(seed).normal(size=(count, DIM)).astype(np.float32)
+
+
+def plain_scan(
+    records: Mapping[str, Record], query: FloatArray, top_k: int
+) -> list[tuple[str, float]]:
+    """Return the best (id, score) pairs of a dictionary in order of insertion, by plain loops."""
+    words = make_codebooks().codewords
+    scored = []
+    for place, (name, record) in enumerate(records.items()):
+        score = np.float32(0)
+        for book in range(BOOKS):
+            part = query[book * SUB_DIM : (book + 1) * SUB_DIM].astype(np.float64)
+            part /= np.linalg.norm(part)
+            score += np.float32(part @ words[book, record.code[book]])
+        scored.append((-round(float(score), 5), place, name))
+    return [(name, -score) for score, _, name in sorted(scored)[:top_k]]
+
+
+class FakeEncoder:
+    """Codes from pixels: the three colours of the first pixel name the codewords."""
+
+    batch_size = 4
+    data = DataConfig(store_size=2, fit="squash")
+
+    def __init__(self) -> None:
+        self.codebooks = make_codebooks()
+        self.seen = 0  # images that it has embedded
+
+    def embed_pixels(self, pixels: NDArray[np.uint8]) -> FloatArray:
+        self.seen += len(pixels)
+        return self.codebooks.decode(np.ascontiguousarray(pixels[:, :, 0, 0] // 64))
