@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 import typer
-from command_line import phpq as run_phpq
 
 import phpq
+from command_line import phpq as run_phpq
 from phpq.cli import COMMANDS, app
 
 ROOT = Path(__file__).parent.parent

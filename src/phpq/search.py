@@ -116,30 +116,33 @@ def search_run(
     )
 
 
-def export_faiss(run: Path, out: Path | None = None) -> tuple[Path, int, Path]:
-    """Write the coded gallery of an evaluated run as a faiss index, with the ids beside it.
-
-    Args:
-        run: A run folder with an evaluation.
-        out: The file; by default `gallery.faiss` in the run folder.
-
-    Returns:
-        The index, its rows, and a JSON file with the id, class and path of each row.
-    """
-    import faiss
-
+def run_to_faiss(run: Path) -> tuple[Any, tuple[str, ...]]:
+    """Return the coded gallery of an evaluated run as a `faiss.IndexPQ`, and the id of each row."""
     from phpq.index import to_faiss
 
     model, snapshot = _open_evaluated(run, "cpu")
-    path = out or run / "gallery.faiss"
+    return to_faiss(model.codebooks, snapshot.codes), snapshot.ids
+
+
+def write_faiss(index: Any, ids: Sequence[str], path: Path) -> tuple[Path, Path]:
+    """Write a faiss index, and the id of each row beside it.
+
+    Args:
+        index: Any faiss index.
+        ids: One a row.
+        path: Of the index.
+
+    Returns:
+        The paths of the index and of the JSON list of ids.
+    """
+    import faiss
+
     if not path.parent.is_dir():
         raise ConfigError(f"There is no folder {str(path.parent)!r} to write to. Make it first.")
-    index = to_faiss(model.codebooks, snapshot.codes)
     write_bytes(path, faiss.serialize_index(index).tobytes())
     names = path.with_name(f"{path.name}.ids.json")
-    labels = [snapshot.class_names[label] for label in snapshot.labels.tolist()]
-    write_json(names, {"ids": snapshot.ids, "labels": labels, "paths": snapshot.paths})
-    return path, len(snapshot), names
+    write_json(names, {"ids": list(ids)})
+    return path, names
 
 
 def _open_evaluated(run: Path, device: str) -> tuple[Model, GallerySnapshot]:

@@ -11,6 +11,7 @@ from command_line import phpq, refused
 from finished_runs import copy_run
 from phpq.codes import normalise_sub_vectors
 from phpq.data import decode_all
+from phpq.gallery import Gallery
 from phpq.index import FlatIndex
 from phpq.model import load
 from tiny_runs import tiny_birds
@@ -49,3 +50,16 @@ def test_what_cannot_be_exported_is_said(tmp_path: Path) -> None:
     assert "phpq evaluate" in refused("export", run, "--format", "faiss")
     assert "must end in .onnx" in refused("export", run, "--out", tmp_path / "model.txt")
     assert "is not a model folder" in refused("export", tmp_path)
+
+
+def test_a_gallery_is_exported_too(tmp_path: Path) -> None:
+    gallery = Gallery.create(tmp_path / "birds.gallery", load(copy_run(tmp_path / "run")))
+    birds = tiny_birds().train
+    gallery.add(birds)
+    outcome = phpq("export", gallery.path, "--format", "faiss", "--json")
+    assert outcome.code == 0, outcome.err
+    facts = outcome.json()
+    assert faiss.read_index(facts["path"]).ntotal == len(birds)
+    assert sorted(json.loads(Path(facts["ids"]).read_text())["ids"]) == sorted(birds.ids)
+    assert phpq("export", gallery.path, "--json").json()["path"].endswith("model.onnx")
+    assert phpq("info", gallery.path, "--json").json()["images"] == len(birds)

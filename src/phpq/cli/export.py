@@ -1,4 +1,4 @@
-"""`phpq export`: a trained model to ONNX, or its coded gallery to a faiss index."""
+"""`phpq export`: a trained model to ONNX, or a coded gallery to a faiss index."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from phpq.cli.output import print_facts, print_json
+from phpq.cli.output import is_gallery, print_facts, print_json
 
 
 class Format(StrEnum):
@@ -19,33 +19,40 @@ class Format(StrEnum):
 
 
 def export(
-    run: Annotated[Path, typer.Argument(help="A folder that phpq train wrote.")],
+    target: Annotated[
+        Path,
+        typer.Argument(metavar="RUN|GALLERY", help="A folder that phpq train or phpq index wrote."),
+    ],
     form: Annotated[
         Format,
         typer.Option(
-            "--format", help="onnx: the encoder. faiss: the codes of the evaluated gallery."
+            "--format", help="onnx: the encoder. faiss: the codes of a gallery or evaluated run."
         ),
     ] = Format.onnx,
     out: Annotated[
-        Path | None, typer.Option(help="The file (default: RUN/model.onnx or RUN/gallery.faiss)")
+        Path | None,
+        typer.Option(help="The file (default: inside the folder)"),
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False,
 ) -> None:
     """Take the encoder or the index to where your stack is."""
-    facts = _onnx(run, out) if form is Format.onnx else _faiss(run, out)
+    facts = _onnx(target, out) if form is Format.onnx else _faiss(target, out)
     if as_json:
         print_json(facts)
     else:
         print_facts([(name, str(value)) for name, value in facts.items()])
 
 
-def _onnx(run: Path, out: Path | None) -> dict[str, object]:
+def _onnx(target: Path, out: Path | None) -> dict[str, object]:
     from phpq.model import load
+    from phpq.model.checkpoint import read_card
     from phpq.model.export import export_onnx
 
-    model = load(run, device="cpu")
+    folder = target / "model" if is_gallery(target) else target
+    read_card(folder)  # names a missing folder; `load` would look for it on the hub
+    model = load(folder, device="cpu")
     side = model.card.config.data.store_size
-    path = export_onnx(model, out or run / "model.onnx")
+    path = export_onnx(model, out or target / "model.onnx")
     return {
         "format": "onnx",
         "path": str(path),
@@ -56,8 +63,15 @@ def _onnx(run: Path, out: Path | None) -> dict[str, object]:
     }
 
 
-def _faiss(run: Path, out: Path | None) -> dict[str, object]:
-    from phpq.search import export_faiss
+def _faiss(target: Path, out: Path | None) -> dict[str, object]:
+    from phpq.search import run_to_faiss, write_faiss
 
-    path, rows, ids = export_faiss(run, out)
-    return {"format": "faiss", "path": str(path), "rows": rows, "ids": str(ids)}
+    if is_gallery(target):
+        from phpq.gallery import Gallery
+
+        converted = Gallery.open(target, device="cpu").to_faiss()
+        index, ids = converted.index, converted.ids
+    else:
+        index, ids = run_to_faiss(target)
+    path, names = write_faiss(index, ids, out or target / "gallery.faiss")
+    return {"format": "faiss", "path": str(path), "rows": len(ids), "ids": str(names)}

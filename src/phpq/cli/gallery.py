@@ -23,6 +23,11 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print the result as JSON."
 @gallery.command()
 def info(folder: Folder, as_json: AsJson = False) -> None:
     """Show how many images, labels and columns there are, and what they take."""
+    show_gallery(folder, as_json=as_json)
+
+
+def show_gallery(folder: Path, *, as_json: bool) -> None:
+    """Print what `phpq gallery info` and `phpq info` say of a gallery."""
     from phpq.gallery.facts import describe_store
     from phpq.gallery.store import GalleryStore
 

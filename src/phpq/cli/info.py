@@ -1,4 +1,4 @@
-"""`phpq info`: what is here: the machine, a run, or a data set."""
+"""`phpq info`: what is here: the machine, a run, a gallery, or a data set."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from phpq.cli.output import print_facts, print_json, progress_bars, results
+from phpq.cli.output import is_gallery, print_facts, print_json, progress_bars, results
 from phpq.cli.settings import config_table, home
 
 
@@ -15,8 +15,8 @@ def info(
     what: Annotated[
         str | None,
         typer.Argument(
-            metavar="RUN|SOURCE",
-            help="A run folder or a data set. (default: this machine)",
+            metavar="RUN|GALLERY|SOURCE",
+            help="A run, a gallery or a data set. (default: this machine)",
             show_default=False,
         ),
     ] = None,
@@ -30,6 +30,11 @@ def info(
     from phpq.config import parse
     from phpq.data import open_dataset
 
+    if what is not None and is_gallery(Path(what)):
+        from phpq.cli.gallery import show_gallery
+
+        show_gallery(Path(what), as_json=as_json)
+        return
     if what is None:
         content = describe.describe_machine(home=home())
         rows = _machine_rows(content)

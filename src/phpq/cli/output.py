@@ -6,12 +6,18 @@ import json
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from rich.console import Console
 
 Progress = Callable[[str, int, int], None]  # what is done, how much, of how much
+
+
+def is_gallery(folder: Path) -> bool:
+    """Tell a gallery, whole or damaged, from a run."""
+    return (folder / "manifest.json").is_file() or (folder / "images.lance").is_dir()
 
 
 def results() -> Console:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from phpq.cli.output import print_json, results
+from phpq.cli.output import is_gallery, print_json, results
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -43,7 +43,7 @@ def search(
     as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False,
 ) -> None:
     """Find the images of a gallery that look most like a photograph, and name its class."""
-    if (target / "manifest.json").is_file() or (target / "images.lance").is_dir():
+    if is_gallery(target):
         from phpq.gallery import Gallery
 
         gallery = Gallery.open(target, device=device)

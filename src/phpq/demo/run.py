@@ -33,8 +33,8 @@ from phpq.files import write_json
 from phpq.training import Reporter, SilentReporter, train_run
 
 RUNS, QUERIES = "runs", "queries"
-# The network is too small to share: on two busy cores, two threads that wait for each other were seen
-# to take 4 to 20 times as long as one. And the result does not depend on the number of cores.
+# The network is too small to share: on two busy cores, two threads that wait for each other took 4
+# to 20 times as long as one. And so the result does not depend on the number of cores.
 THREADS = 1
 
 

@@ -1,0 +1,337 @@
+"""Exact search beside faiss, in one run: ms a query, memory a row, and whether answers agree.
+
+    python benchmarks/search.py                      # 1M and 10M rows; about half an hour
+    python benchmarks/search.py --quick              # 200,000 rows; about a minute
+    python benchmarks/search.py --rows 10000000 --classes 10000 --m 2 4 6 8 --threads 1 --json
+
+Codes are (a) learned-like, see `learned_codes.py`, or (b) uniform at random. A query is a float
+vector for every index: the codewords are the unit vectors of the axes, so that the query's lookup
+table is the query itself and any table can be given to faiss too; each index still computes it.
+Times are medians, the indexes taking turns. On one thread a call holds one query and the time is
+the processor's: on a busy machine a wall clock would count the work of others, and more of it for
+long calls than for short ones. On more threads a call holds all queries, and the time is the wall
+clock's, divided by their number.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import statistics
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import faiss
+import numpy as np
+from learned_codes import WORDS, load_learned_codes
+from rich.console import Console
+from rich.table import Table
+from search_rivals import FLAT_ROWS, fast_scan, flat_floats, inverted_lists, numpy_scan
+
+from phpq.codes import CodeArray, Codebooks, FloatArray
+from phpq.index import CodeIndex, SearchResult, to_faiss
+
+TOP_K = 100
+SEED = 0
+_ROUNDING = 1e-5  # faiss may add in another order
+_LIST_GROUPS = 1_000_000  # distinct codes above which assigning them to lists takes too long
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Row:
+    """One line of the table; ms are for one query, None where it was not measured."""
+
+    codes: str
+    classes: int | None
+    rows: int
+    m: int
+    threads: int
+    queries: int
+    ours_ms: float
+    ours_mean_ms: float
+    faiss_pq_ms: float
+    ratio: float  # faiss_pq_ms / ours_ms
+    faiss_ivfpq_ms: float | None = None
+    faiss_ivfpq_recall: float | None = None
+    faiss_ivfpq_probes: int | None = None
+    faiss_fastscan_ms: float | None = None  # 4-bit codes: other codes of as many bytes
+    faiss_flat_ms: float | None = None  # measured on 20,000 rows, multiplied
+    numpy_ms: float | None = None
+    build_s: float
+    bytes_per_row: float
+    distinct_codes: int
+    identical: bool
+
+
+@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
+class Case:
+    """Codes and queries, our index of them, and what was found out while making it."""
+
+    kind: str
+    classes: int | None
+    codes: CodeArray
+    tables: FloatArray
+    index: CodeIndex
+    build_s: float
+
+    @property
+    def queries(self) -> FloatArray:
+        """The tables as vectors, (Q, M * 256) float32."""
+        return self.tables.reshape(len(self.tables), -1)
+
+    @property
+    def distinct_codes(self) -> int:
+        """Different codes among the rows."""
+        width = 8 * ((self.codes.shape[1] + 7) // 8)
+        padded = np.zeros((len(self.codes), width), dtype=np.uint8)
+        padded[:, : self.codes.shape[1]] = self.codes
+        keys = padded.view(np.uint64).ravel()
+        keys.sort()
+        return int(np.count_nonzero(np.diff(keys))) + 1
+
+
+def make_case(rows: int, classes: int | None, num_codebooks: int, *, queries: int) -> Case:
+    """Draw codes and queries and build our index; no classes means uniform codes."""
+    if classes is None:
+        rng = np.random.default_rng(SEED)
+        codes = rng.integers(0, WORDS, (rows, num_codebooks), dtype=np.uint8)
+        shape = (queries, num_codebooks, WORDS)
+        tables = (rng.standard_normal(shape) / 10).astype(np.float32)
+    else:
+        learned = load_learned_codes(num_codebooks)
+        codes = learned.gallery(rows, classes, seed=SEED)
+        tables = learned.queries(queries, classes, seed=SEED)
+    books = Codebooks(np.tile(np.eye(WORDS, dtype=np.float32), (num_codebooks, 1, 1)))
+    start = time.perf_counter()
+    index = CodeIndex(books, codes)
+    return Case(
+        kind="random" if classes is None else "learned",
+        classes=classes,
+        codes=codes,
+        tables=tables,
+        index=index,
+        build_s=time.perf_counter() - start,
+    )
+
+
+def seconds(call: Callable[[], Any], clock: Callable[[], float] = time.process_time) -> float:
+    """Time one call: the processor's time, or that of a wall clock."""
+    start = clock()
+    call()
+    return clock() - start
+
+
+def median_ms(search: Callable[[FloatArray], Any], queries: FloatArray) -> float:
+    """Return the median time of one query a call; the first call is not counted."""
+    search(queries[:1])
+    times = [seconds(lambda i=i: search(queries[i : i + 1])) for i in range(len(queries))]  # type: ignore[misc]
+    return statistics.median(times) * 1e3
+
+
+def take_turns(case: Case, rival: Any, *, threads: int, rival_queries: int) -> dict[str, Any]:
+    """Time ours and faiss in turns: ours some queries, faiss one, and again."""
+    queries = case.queries
+
+    def ours(part: FloatArray) -> SearchResult:
+        return case.index.search(part, TOP_K, query_norm="raw", threads=threads)
+
+    ours(queries[:2])  # compiled code is loaded
+    rival.search(queries[:1], TOP_K)
+    mine: list[float] = []
+    theirs: list[float] = []
+    if threads == 1:
+        for turn, block in enumerate(np.array_split(np.arange(len(queries)), rival_queries)):
+            mine += [seconds(lambda i=i: ours(queries[i : i + 1])) for i in block]  # type: ignore[misc]
+            query = queries[turn : turn + 1]
+            theirs.append(seconds(lambda q=query: rival.search(q, TOP_K)))  # type: ignore[misc]
+    else:
+        few = queries[:rival_queries]
+        for _ in range(3):
+            mine.append(seconds(lambda: ours(queries), time.perf_counter) / len(queries))
+            answer = seconds(lambda: rival.search(few, TOP_K), time.perf_counter)
+            theirs.append(answer / len(few))
+    return {
+        "ours_ms": statistics.median(mine) * 1e3,
+        "ours_mean_ms": statistics.fmean(mine) * 1e3,
+        "faiss_pq_ms": statistics.median(theirs) * 1e3,
+        "ratio": statistics.median(theirs) / statistics.median(mine),
+    }
+
+
+def agrees(case: Case, rival: Any, *, threads: int, rival_queries: int, scans: int) -> bool:
+    """Compare with the full scan in numpy, to the last bit and row, and with faiss.
+
+    faiss breaks ties its own way: its scores must be ours within rounding, and each row that is
+    clearly better than the last one must be in both answers.
+    """
+    count = max(rival_queries, scans)
+    found = case.index.search(case.queries[:count], TOP_K, query_norm="raw", threads=threads)
+    for q in range(scans):
+        scores, rows = numpy_scan(case.tables[q : q + 1], case.codes, TOP_K)
+        if not (np.array_equal(found.ids[q], rows) and np.array_equal(found.scores[q], scores)):
+            return False
+    scores, rows = rival.search(case.queries[:rival_queries], TOP_K)
+    for q in range(rival_queries):
+        if np.abs(found.scores[q] - scores[q]).max() > _ROUNDING:
+            return False
+        clear = found.scores[q, -1] + 2 * _ROUNDING
+        ours = set(found.ids[q][found.scores[q] > clear].tolist())
+        theirs = set(rows[q][scores[q] > clear].tolist())
+        if not (ours <= set(rows[q].tolist()) and theirs <= set(found.ids[q].tolist())):
+            return False
+    return True
+
+
+def others(case: Case, *, distinct: int, rival_queries: int) -> dict[str, Any]:
+    """Time everything else on one thread."""
+    rows, books = case.codes.shape
+    queries = case.queries[:rival_queries]
+    scan, scan_queries = fast_scan(rows, books, seed=SEED)
+    flat, flat_queries = flat_floats(seed=SEED)
+    result: dict[str, Any] = {
+        "faiss_fastscan_ms": median_ms(lambda q: scan.search(q, TOP_K), scan_queries),
+        "faiss_flat_ms": median_ms(lambda q: flat.search(q, TOP_K), flat_queries)
+        * (rows / FLAT_ROWS),
+        "numpy_ms": 1e3 * seconds(lambda: numpy_scan(case.tables[:1], case.codes, TOP_K)),
+    }
+    if distinct <= _LIST_GROUPS:
+        exact = case.index.search(queries, TOP_K, query_norm="raw", threads=1)
+        lists = inverted_lists(
+            case.index.codebooks,
+            case.codes,
+            queries=queries,
+            worst=exact.scores[:, -1],
+            top_k=TOP_K,
+        )
+        result["faiss_ivfpq_ms"] = median_ms(lambda q: lists.index.search(q, TOP_K), queries)
+        result["faiss_ivfpq_recall"] = lists.recall
+        result["faiss_ivfpq_probes"] = lists.probes
+    return result
+
+
+def measure(case: Case, options: argparse.Namespace) -> list[Row]:
+    """Time a case on each number of threads."""
+    rival = to_faiss(case.index.codebooks, case.codes)
+    distinct = case.distinct_codes
+    result = []
+    for threads in options.threads:
+        faiss.omp_set_num_threads(threads)
+        few = min(options.queries, options.rival_queries)
+        times = take_turns(case, rival, threads=threads, rival_queries=few)
+        extra: dict[str, Any] = {}
+        if threads == 1 and not options.only_pq:
+            extra = others(case, distinct=distinct, rival_queries=few)
+        result.append(
+            Row(
+                codes=case.kind,
+                classes=case.classes,
+                rows=len(case.codes),
+                m=case.codes.shape[1],
+                threads=threads,
+                queries=options.queries,
+                build_s=case.build_s,
+                bytes_per_row=case.index.memory_bytes() / len(case.codes),
+                distinct_codes=distinct,
+                identical=agrees(case, rival, threads=threads, rival_queries=few, scans=3),
+                **times,
+                **extra,
+            )
+        )
+    return result
+
+
+def print_table(rows: list[Row], console: Console) -> None:
+    """Show the rows; FastScan searches other codes, flat floats are scaled from fewer rows."""
+    table = Table(title=f"ms a query, top-{TOP_K}")
+    heads = ["codes", "classes", "rows", "M", "threads", "distinct", "build s", "B/row", "ours"]
+    heads += ["(mean)", "IndexPQ", "ratio", "IVFPQ", "FastScan*", "flat float*", "numpy", "same"]
+    for head in heads:
+        table.add_column(head, justify="left" if head == "codes" else "right")
+    for row in rows:
+        lists = "-"
+        if row.faiss_ivfpq_ms is not None:
+            lists = f"{row.faiss_ivfpq_ms:.2f} ({row.faiss_ivfpq_recall:.3f})"
+        table.add_row(
+            row.codes, f"{row.classes or '-'}", f"{row.rows}", f"{row.m}", f"{row.threads}",
+            f"{row.distinct_codes}", f"{row.build_s:.1f}", f"{row.bytes_per_row:.1f}",
+            f"{row.ours_ms:.3f}", f"{row.ours_mean_ms:.3f}", f"{row.faiss_pq_ms:.2f}",
+            f"{row.ratio:.1f}", lists, _short(row.faiss_fastscan_ms), _short(row.faiss_flat_ms),
+            _short(row.numpy_ms), "yes" if row.identical else "NO",
+        )  # fmt: skip
+    console.print(table)
+    console.print("IVFPQ: fewest probes of recall >= 0.99 (recall reached). FastScan: 4-bit codes.")
+    console.print(f"Flat floats: measured on {FLAT_ROWS} rows and multiplied.")
+
+
+def _short(value: float | None) -> str:
+    return "-" if value is None else f"{value:.2f}"
+
+
+def one_blas_thread() -> None:
+    """Start again with one thread for matrix products, which is read when numpy is loaded.
+
+    faiss gets its threads by a call; ours are an argument.
+    """
+    names = ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS")
+    if any(os.environ.get(name) != "1" for name in names):
+        os.environ.update(dict.fromkeys(names, "1"))
+        os.execv(sys.executable, [sys.executable, *sys.argv])
+
+
+def parse() -> argparse.Namespace:
+    """Read the command line."""
+    cores = len(os.sched_getaffinity(0))
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--rows", type=int, nargs="+", default=[1_000_000, 10_000_000])
+    parser.add_argument("--classes", type=int, nargs="+", default=[200, 10_000, 1_000_000])
+    parser.add_argument("--codes", nargs="+", default=["learned", "random"])
+    parser.add_argument("--m", type=int, nargs="+", default=[2, 4, 6, 8])
+    parser.add_argument("--threads", type=int, nargs="+", default=sorted({1, cores}))
+    parser.add_argument("--queries", type=int, default=64)
+    parser.add_argument("--rival-queries", type=int, default=8, help="of these, for faiss")
+    parser.add_argument("--only-pq", action="store_true", help="of the rivals, IndexPQ only")
+    parser.add_argument("--quick", action="store_true", help="200,000 rows, 200 classes, M = 2, 8")
+    parser.add_argument("--json", action="store_true", help="print JSON instead of a table")
+    options = parser.parse_args()
+    if options.quick:
+        options.rows, options.classes, options.m = [200_000], [200], [2, 8]
+    return options
+
+
+def main() -> None:
+    """Run every case and print."""
+    options = parse()
+    one_blas_thread()
+    progress = Console(stderr=True)
+    kinds: list[int | None] = list(options.classes) if "learned" in options.codes else []
+    kinds += [None] if "random" in options.codes else []
+    make_case(20_000, None, 4, queries=1).index.search_tables(
+        np.zeros((1, 4, WORDS), dtype=np.float32)
+    )  # compiles, so that build times do not
+    result: list[Row] = []
+    for rows in options.rows:
+        for classes in kinds:
+            for books in options.m:
+                case = make_case(rows, classes, books, queries=options.queries)
+                measured = measure(case, options)
+                result += measured
+                for row in measured:
+                    progress.print(
+                        f"{row.codes} {row.classes or ''} rows={row.rows} M={row.m} "
+                        f"threads={row.threads}: {row.ours_ms:.3f} ms, {row.ratio:.0f} x"
+                    )
+                del case
+    if options.json:
+        print(json.dumps({"results": [asdict(row) for row in result]}, indent=1))
+    else:
+        print_table(result, Console(width=200))
+
+
+if __name__ == "__main__":
+    main()
