@@ -193,8 +193,9 @@ class Slow(SilentReporter):
 def start_process(folder: Path) -> int:
     """Train in another process; returns its id."""
     with warnings.catch_warnings():
-        # Newer Pythons warn of threads that a fork leaves behind; the child needs none of them.
-        warnings.simplefilter("ignore", DeprecationWarning)
+        # Newer Pythons warn of threads that a fork leaves behind, and Lance, if some test has
+        # imported it, of its own; the child needs neither.
+        warnings.simplefilter("ignore")
         process = os.fork()
     if process == 0:
         try:
