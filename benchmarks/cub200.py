@@ -61,6 +61,20 @@ def run_config(options: argparse.Namespace, bits: int, seed: int) -> Any:
     return with_bits(override(RunConfig(), changes), bits)
 
 
+def build_trainer(options: argparse.Namespace, dataset: Any, config: Any) -> Any:
+    """Return a run on the best device, silent, its pixels from the cache."""
+    from phpq.model import resolve_device
+    from phpq.training import SilentReporter, Trainer
+
+    return Trainer(
+        dataset,
+        config,
+        device=resolve_device("auto"),
+        reporter=SilentReporter(),
+        cache=options.cache,
+    )
+
+
 def measure_quality(options: argparse.Namespace) -> None:
     """Train the grid in parallel processes and print MAP, mean and deviation."""
     context = multiprocessing.get_context("spawn")
@@ -110,18 +124,11 @@ def one_run(options: argparse.Namespace, bits: int, seed: int) -> dict[str, Any]
 
     from phpq.data import decode_all, open_dataset
     from phpq.evaluation import LabelledEmbeddings, evaluate_codes, evaluate_float
-    from phpq.model.retrieval import embed_pixels, resolve_device
-    from phpq.training import SilentReporter, Trainer
+    from phpq.model.retrieval import embed_pixels
 
     config = run_config(options, bits, seed)
     dataset = open_dataset(f"cub200:{options.data}")
-    trainer = Trainer(
-        dataset,
-        config,
-        device=resolve_device("auto"),
-        reporter=SilentReporter(),
-        cache=options.cache,
-    )
+    trainer = build_trainer(options, dataset, config)
     started = time.perf_counter()
     history = {}
     training = config.training
@@ -268,17 +275,8 @@ def time_run(
     options: argparse.Namespace, dataset: Any, config: Any, epochs: int
 ) -> dict[str, float]:
     """Train `epochs` epochs from nothing; returns images/s (steady) and seconds with all starts."""
-    from phpq.model import resolve_device
-    from phpq.training import SilentReporter, Trainer
-
     begun = time.perf_counter()
-    trainer = Trainer(
-        dataset,
-        config,
-        device=resolve_device("auto"),
-        reporter=SilentReporter(),
-        cache=options.cache,
-    )
+    trainer = build_trainer(options, dataset, config)
     loaded = time.perf_counter()
     seconds = []
     for epoch in range(epochs):

@@ -23,6 +23,7 @@ from phpq.evaluation import (
     plot_precision_at,
     plot_precision_recall,
 )
+from phpq.evaluation.page import health_table
 
 if TYPE_CHECKING:
     from phpq.demo.run import DemoResult
@@ -259,21 +260,8 @@ def _training(result: DemoResult, pictures: Pictures) -> Section:
 
 
 def _health(result: DemoResult) -> Section:
-    rows = []
-    for name, scores in _ways(result):
-        if health := scores.health:
-            rows.append(
-                (
-                    name,
-                    health.distinct_codes,
-                    health.dead_total,
-                    health.mean_entropy_bits,
-                    100 * health.largest_share,
-                )
-            )
-    table = Table(
-        columns=("codes", "distinct", "dead codewords", "entropy, bits", "largest group, %"),
-        rows=tuple(rows),
+    table = health_table(
+        _ways(result),
         caption=f"Of {result.longest.codes.gallery:,} gallery images. Entropy is the mean over the "
         f"codebooks: codes that name one of {result.recipe.species} species and tell nothing else "
         f"have {math.log2(result.recipe.species):.2f}; near zero, a codebook has collapsed.",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -183,27 +184,30 @@ def _epochs(evaluation: Evaluation) -> Section:
 
 
 def _health(evaluation: Evaluation) -> Section:
-    rows = []
-    for name, scores in (("PHPQ codes", evaluation.codes), ("post-hoc PQ", evaluation.posthoc_pq)):
-        health = scores.health
-        assert health is not None
-        rows.append(
-            (
-                name,
-                health.distinct_codes,
-                health.dead_total,
-                health.mean_entropy_bits,
-                100 * health.largest_share,
-            )
-        )
-    table = Table(
-        columns=("codes", "distinct", "dead codewords", "entropy, bits", "largest group, %"),
-        rows=tuple(rows),
-        caption=f"Of {evaluation.codes.gallery:,} gallery images. Entropy is the mean over the "
+    ways = (("PHPQ codes", evaluation.codes), ("post-hoc PQ", evaluation.posthoc_pq))
+    caption = (
+        f"Of {evaluation.codes.gallery:,} gallery images. Entropy is the mean over the "
         "codebooks; near zero, the codebooks have collapsed. Images of one class may well share "
-        "a code.",
+        "a code."
     )
-    return Section("Use of the codebooks", (table,))
+    return Section("Use of the codebooks", (health_table(ways, caption=caption),))
+
+
+def health_table(ways: Iterable[tuple[str, RetrievalScores]], *, caption: str) -> Table:
+    """Show how each way of searching that has codes uses its codebooks."""
+    rows = [
+        (
+            name,
+            scores.health.distinct_codes,
+            scores.health.dead_total,
+            scores.health.mean_entropy_bits,
+            100 * scores.health.largest_share,
+        )
+        for name, scores in ways
+        if scores.health is not None
+    ]
+    columns = ("codes", "distinct", "dead codewords", "entropy, bits", "largest group, %")
+    return Table(columns=columns, rows=tuple(rows), caption=caption)
 
 
 def _skipped(evaluation: Evaluation) -> Section:
