@@ -128,7 +128,7 @@ def main() -> None:
     """Measure every backbone and print a table, or JSON."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
     parser.add_argument("--folder", type=Path, help="JPEGs; by default drawn ones")
-    parser.add_argument("--images", type=int, default=128, help="how many to draw")
+    parser.add_argument("--images", type=int, default=400, help="how many to draw")
     parser.add_argument("--size", type=int, nargs=2, default=(500, 375), help="of drawn images")
     parser.add_argument("--backbone", nargs="+", default=["resnet18", "test_resnet"])
     parser.add_argument("--batch-size", type=int, default=32)
