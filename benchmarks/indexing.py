@@ -85,7 +85,7 @@ def build_model(backbone: str, device: str) -> Model:
     config = RunConfig()
     config = replace(config, model=replace(config.model, backbone=backbone, weights="none"))
     torch.manual_seed(0)
-    network = Network(config.model, config.quantizer, 10)
+    network = Network(config, 10)
     card = ModelCard(config=config, class_names=tuple("abcdefghij"), dataset="plumage")
     return Model(network, card, device=resolve_device(device), epochs=0)
 

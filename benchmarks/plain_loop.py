@@ -51,7 +51,7 @@ def time_plain_loop(
 ) -> dict[str, float]:
     """Train for one warm-up epoch and `epochs` timed ones; returns images/s and seconds."""
     device = resolve_device("auto")
-    network = Network(config.model, config.quantizer, len(images.class_names)).to(device).train()
+    network = Network(config, len(images.class_names)).to(device).train()
     optimizer = torch.optim.Adam(network.parameters(), lr=config.training.learning_rate)
     loader = DataLoader(
         _Images(images, config),

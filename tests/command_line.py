@@ -45,7 +45,7 @@ def refused(*arguments: str | Path) -> str:
     before, title, message = outcome.err.partition("error: ")
     # Only the settings of a run may come first, and nothing comes after.
     assert title, outcome.err
-    assert before == "" or before.startswith("data ")
+    assert before == "" or before.startswith("method ")
     return message
 
 

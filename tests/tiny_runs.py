@@ -121,7 +121,7 @@ def tiny_network(*assignments: str, seed: int = 0) -> Network:
     """Return a network of the tiny settings with fixed random weights."""
     config = tiny_config(*assignments)
     torch.manual_seed(seed)
-    return Network(config.model, config.quantizer, CLASSES)
+    return Network(config, CLASSES)
 
 
 def tiny_train(

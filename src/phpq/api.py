@@ -18,6 +18,7 @@ from phpq.errors import ConfigError, DataError
 from phpq.evaluation.embedding import Progress
 from phpq.evaluation.history import epoch_scores, read_rows
 from phpq.evaluation.run import FOLDER, Evaluation, evaluate_model
+from phpq.recipes import recipe_config
 
 if TYPE_CHECKING:
     from phpq.model import Model
@@ -26,9 +27,10 @@ if TYPE_CHECKING:
 Source = str | Path | Dataset
 
 
-def train(
+def train(  # noqa: PLR0913  every way to say what is to be learned, by name
     source: Source | None = None,
     *,
+    method: str | None = None,
     bits: int | None = None,
     out: str | Path | None = None,
     config: RunConfig | None = None,
@@ -41,10 +43,12 @@ def train(
     Args:
         source: What `open_dataset` takes: a folder of class folders, a CSV or Parquet table, a
             benchmark, "plumage"; or a `Dataset`. May be left out to resume.
+        method: One of `phpq.recipes.RECIPES`, with its settings: "phpq" by default, or one that it
+            is compared with, as "itq" or "hashnet". Not together with `config`.
         bits: Length of a code; None takes the config's, 32 by default.
         out: The run folder, new or empty; by default `runs/<name of the data set>-<bits>`.
-        config: Every setting. Without one: the defaults, and the hub's pretrained weights for the
-            backbone, unless the data set is drawn plumage, which is learned from nothing.
+        config: Every setting. Without one: those of the method, and the hub's pretrained weights
+            for the backbone, unless the data set is drawn plumage, which is learned from nothing.
         device: "auto" takes CUDA where there is one.
         resume: Continue the interrupted run in `out`, with its own settings.
         reporter: Sees the progress; silent by default.
@@ -52,6 +56,10 @@ def train(
     Returns:
         The trained model; `out` holds it too, for `phpq.load`.
     """
+    if method is not None and (config is not None or resume):
+        raise ConfigError(
+            f"method={method!r} and a config contradict each other. Set method.name in the config."
+        )
     if resume:
         dataset, kept = open_run(out, source)
         config = config or kept
@@ -59,7 +67,7 @@ def train(
         raise ConfigError("There is no data set to train on. Give a source, or resume a run.")
     else:
         dataset = as_dataset(source)
-        config = config or default_config(dataset)
+        config = config or default_config(dataset, method or "phpq")
     config = _with_absolute_weights(config if bits is None else with_bits(config, bits))
     folder = Path(out) if out else default_folder(dataset, config)
     from phpq.training import train_run
@@ -152,9 +160,9 @@ def open_run(
     return dataset, card.config
 
 
-def default_config(dataset: Dataset) -> RunConfig:
+def default_config(dataset: Dataset, method: str = "phpq") -> RunConfig:
     """Return the settings of a run that names none: see `train`."""
-    config = RunConfig()
+    config = recipe_config(method)
     return replace(config, model=replace(config.model, weights=default_weights(dataset)))
 
 
@@ -165,7 +173,9 @@ def default_weights(dataset: Dataset) -> str:
 
 def default_folder(dataset: Dataset, config: RunConfig) -> Path:
     """Return the run folder where none is named."""
-    return Path("runs") / f"{dataset.name}-{config.quantizer.bits}"
+    method = config.method.name
+    name = dataset.name if method == "phpq" else f"{dataset.name}-{method}"
+    return Path("runs") / f"{name}-{config.quantizer.bits}"
 
 
 def _with_absolute_weights(config: RunConfig) -> RunConfig:

@@ -29,13 +29,16 @@ _SCORE_BLOCK = 1 << 20  # scores held in one temporary array (4 MiB)
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Codebooks:
-    """M codebooks of K unit codewords; the numpy twin of the trained quantizer.
+    """M codebooks of K codewords; the numpy twin of the trained quantizer.
 
     Attributes:
-        codewords: (M, K, d) float32, finite, rows of unit length; kept as a read-only copy.
+        codewords: (M, K, d) float32, finite; kept as a read-only copy.
+        unit: Whether codewords must have unit length, as those of PHPQ. Other methods have their
+            own lengths: sign patterns, or centroids of k-means with an offset.
     """
 
     codewords: FloatArray
+    unit: bool = True
 
     def __post_init__(self) -> None:
         codewords = np.array(_floats("codewords", self.codewords, ndim=3), order="C")
@@ -47,10 +50,10 @@ class Codebooks:
             )
         lengths = np.linalg.norm(codewords, axis=2)
         worst = float(lengths.flat[np.abs(lengths - 1).argmax()])
-        if abs(worst - 1) > _UNIT_TOLERANCE:
+        if self.unit and abs(worst - 1) > _UNIT_TOLERANCE:
             raise ShapeError(
                 f"codewords holds a row of length {worst:.6g}; expected unit length within "
-                f"{_UNIT_TOLERANCE:g}. Divide each codeword by its norm first."
+                f"{_UNIT_TOLERANCE:g}. Divide each codeword by its norm first, or say unit=False."
             )
         codewords.flags.writeable = False
         object.__setattr__(self, "codewords", codewords)
@@ -160,9 +163,10 @@ class Codebooks:
     def _settle(self, codes: CodeArray, vectors: FloatArray, products: FloatArray) -> None:
         """Choose again, in place, where rounding could have decided between codewords."""
         parts = vectors.reshape(-1, self.num_codebooks, self.sub_dim)
-        # Each product is off by at most d * 2^-24 * |z_m| (codewords are unit), so a gap of more
-        # than twice that is real; twice again for good measure.
+        # Each product is off by at most d * 2^-24 * |z_m| |c|, so a gap of more than twice that is
+        # real; twice again for good measure.
         lengths = np.sqrt(np.square(parts).sum(axis=2))
+        lengths *= np.linalg.norm(self.codewords, axis=2).max()
         margin = 2 * self.sub_dim * np.finfo(np.float32).eps * lengths
         close = products >= (products.max(axis=2) - margin)[:, :, None]
         close &= lengths[:, :, None] > 0  # all products are 0: the first codeword stands

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from phpq.config import LossConfig
-from phpq.model.network import RetrievalOutput
+
+if TYPE_CHECKING:
+    from phpq.model.network import RetrievalOutput
 
 # Keeps the root's slope finite where two reconstructions are equal, which hard codes make common.
 EPSILON = 1e-8

@@ -101,7 +101,7 @@ def search_run(
         raise ConfigError(f"top_k={top_k} is not allowed: it must be at least 1.")
     model, snapshot = _open_evaluated(run, device)
     embeddings = model.embed([Path(image) for image in images])
-    norm = model.card.config.quantizer.query_norm
+    norm = model.query_norm
     wanted = min(top_k, len(snapshot))
     result = FlatIndex(model.codebooks, snapshot.codes).search(embeddings, wanted, query_norm=norm)
     tables = model.codebooks.lookup_tables(embeddings, norm=norm)

@@ -7,7 +7,7 @@ import pytest
 
 from phpq.codes import normalise_sub_vectors, score_codes
 from phpq.errors import FormatError, ShapeError
-from phpq.index import CodeIndex, FlatIndex, from_faiss, to_faiss
+from phpq.index import CodeIndex, FlatIndex, fit_pq, from_faiss, to_faiss
 from reference import random_codebooks
 
 
@@ -95,3 +95,32 @@ def test_other_faiss_indexes_are_refused_with_advice() -> None:
         from_faiss(faiss.IndexFlatIP(8))
     with pytest.raises(FormatError, match="is a 'int'"):
         from_faiss(3)
+
+
+@pytest.mark.parametrize(("rows", "size"), [(300, 16), (300, 256), (17, 16), (16, 16), (3, 16)])
+def test_fitted_codes_are_the_nearest_centroids(
+    rows: int, size: int, capfd: pytest.CaptureFixture[str]
+) -> None:
+    data = np.random.default_rng(0).standard_normal((rows, 12)).astype(np.float32)
+    centroids, codes = fit_pq(data, 3, codebook_size=size, seed=1)
+    assert centroids.shape == (3, size, 4)
+    for row in range(0, rows, 7):
+        for m in range(3):
+            part = data[row, 4 * m : 4 * m + 4]
+            distances = [float(np.square(part - word).sum()) for word in centroids[m]]
+            assert distances[codes[row, m]] == pytest.approx(min(distances), abs=1e-6)
+            if rows <= size:  # every row is a codeword
+                assert min(distances) == pytest.approx(0, abs=1e-9)
+    again, _ = fit_pq(data, 3, codebook_size=size, seed=1)
+    np.testing.assert_array_equal(again, centroids)
+    assert capfd.readouterr() == ("", "")  # faiss warns about few points unless told not to
+
+
+def test_what_cannot_be_fitted_is_refused() -> None:
+    data = np.zeros((20, 12), dtype=np.float32)
+    with pytest.raises(ShapeError, match="codebook_size=12 is not allowed"):
+        fit_pq(data, 3, codebook_size=12, seed=0)
+    with pytest.raises(ShapeError, match="5 codebooks divide"):
+        fit_pq(data, 5, codebook_size=16, seed=0)
+    with pytest.raises(ShapeError, match="at least one row"):
+        fit_pq(data[:0], 3, codebook_size=16, seed=0)

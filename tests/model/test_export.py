@@ -63,7 +63,12 @@ def test_resize_by_matrix_equals_the_encoding_view(size: int, share: float) -> N
     encoder = Encoder(tiny_network(), config)
     pixels = torch.randint(0, 256, (3, 3, SIDE, SIDE), dtype=torch.uint8)
     seen: list[torch.Tensor] = []
-    encoder.network.embed = lambda images: seen.append(images) or torch.zeros(3, 32)  # type: ignore[method-assign,func-returns-value]
+
+    def embed(images: torch.Tensor, *, mirrored: bool = False) -> torch.Tensor:
+        seen.append(images)
+        return torch.zeros(3, 32)
+
+    encoder.network.embed = embed  # type: ignore[method-assign]
     encoder(pixels)
     torch.testing.assert_close(seen[0], Views(config).encode(pixels), atol=1e-5, rtol=0)
 

@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from phpq.model import Network
+from phpq.model.method import TrainingSet
 from reference import linear_loop, reconstruct_loop
 from tiny_runs import CLASSES, SIDE, tiny_network
 
@@ -119,3 +120,53 @@ def test_any_number_of_levels_is_fused(pixels: torch.Tensor, levels: int) -> Non
     network = tiny_network(f"model.levels={levels}", f"model.rho={rho}")
     assert len(network.backbone.channels) == levels
     assert network(pixels).embedding.shape == (4, 32)
+
+
+def training_set(network: Network, *, epochs: int) -> TrainingSet:
+    embeddings = torch.randn(40, 32, generator=torch.Generator().manual_seed(0))
+    return TrainingSet(
+        labels=torch.arange(40) % CLASSES,
+        num_classes=CLASSES,
+        seed=0,
+        epochs=epochs,
+        embed=lambda: embeddings,
+        apply=lambda function: embeddings,
+    )
+
+
+@pytest.mark.parametrize("first", [0, 2])
+def test_an_annealed_kappa_falls_by_new_steps_and_is_the_same_after_resuming(first: int) -> None:
+    settings = (
+        "quantizer.kappa_mode=anneal",
+        "quantizer.anneal_share=0.5",
+        f"training.codebook_epoch={first}",
+    )
+    network, epochs = tiny_network(*settings), 8 + first
+    data = training_set(network, epochs=epochs)
+    seen, changes = [], []
+    for epoch in range(epochs):
+        changes.append(network.prepare_epoch(epoch, data).new_step)
+        seen.append(network.quantizer.kappa)
+    assert seen == [8] * (first + 2) + [4] * 2 + [3] * 4  # K = 8, kappa = 3
+    # A step is new where kappa falls, and where the codebooks join.
+    assert [epoch for epoch in range(1, epochs) if changes[epoch]] == sorted(
+        {first, first + 2, first + 4} - {0}
+    )
+    resumed = tiny_network(*settings)
+    resumed.prepare_epoch(epochs - 5, data)
+    assert resumed.quantizer.kappa == seen[epochs - 5]
+
+
+def test_a_fixed_kappa_makes_no_new_steps() -> None:
+    network = tiny_network()
+    data = training_set(network, epochs=4)
+    assert not any(network.prepare_epoch(epoch, data).new_step for epoch in range(4))
+    assert network.quantizer.kappa == 3
+
+
+def test_an_input_aware_network_starts_where_the_fixed_one_does(pixels: torch.Tensor) -> None:
+    fixed, aware = tiny_network().eval(), tiny_network("model.rho_mode=input").eval()
+    torch.testing.assert_close(aware.embed(pixels), fixed.embed(pixels), rtol=1e-3, atol=1e-4)
+    extra = aware.state_dict().keys() - fixed.state_dict().keys()
+    assert len(extra) == 6  # a weight and a bias for each of three levels
+    assert all(name.startswith("pooling.focus.") for name in extra)

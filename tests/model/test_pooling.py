@@ -9,7 +9,12 @@ from typing import Literal
 import pytest
 import torch
 
-from phpq.model.pooling import PyramidHybridPooling, generalized_spatial_pooling
+from phpq.model.pooling import (
+    FocusPredictor,
+    PyramidHybridPooling,
+    generalized_spatial_pooling,
+    pooling_by_image,
+)
 from reference import fusion_loop, gsp_gradient_loop, gsp_loop
 
 Kind = Literal["gem", "paper"]
@@ -121,3 +126,92 @@ def test_every_level_receives_a_gradient() -> None:
 def test_a_pyramid_of_another_height_is_refused() -> None:
     with pytest.raises(ValueError, match="zip"):
         PyramidHybridPooling((4, 6), (2.0, 1.0))([positive_maps(1, 4, 2, 2)])
+
+
+@pytest.mark.parametrize("kind", ["gem", "paper"])
+def test_pooling_by_image_equals_its_twin(kind: Kind) -> None:
+    maps, rho = positive_maps(5, 3, 4, 5), [1.0, 1.5, 2.0, 3.0, 7.0]
+    pooled = pooling_by_image(maps, torch.tensor(rho), kind=kind)
+    for image, focus in enumerate(rho):
+        for channel in range(3):
+            expected = gsp_loop(maps[image, channel].tolist(), focus, kind=kind)
+            assert pooled[image, channel].item() == pytest.approx(expected, rel=1e-5)
+
+
+def test_pooling_by_image_has_the_right_slopes() -> None:
+    maps = positive_maps(2, 2, 3, 3).double().requires_grad_()
+    rho = torch.tensor([1.0, 2.5], dtype=torch.float64, requires_grad=True)
+
+    def pool(focus: torch.Tensor) -> torch.Tensor:
+        return pooling_by_image(maps, focus)
+
+    (slope,) = torch.autograd.grad(pool(rho).sum(), rho)
+    # Pooled in float32 inside, so that the step must be large.
+    step = 1e-2
+    for image in range(2):
+        shift = torch.zeros(2, dtype=torch.float64)
+        shift[image] = step
+        rise = (pool(rho + shift) - pool(rho - shift)).sum().item()
+        assert slope[image].item() == pytest.approx(rise / (2 * step), rel=2e-3)
+        assert slope[image] > 0  # power means grow with their exponent
+    (by_image,) = torch.autograd.grad(pool(rho)[1].sum(), maps)
+    (alone,) = torch.autograd.grad(generalized_spatial_pooling(maps, 2.5)[1].sum(), maps)
+    torch.testing.assert_close(by_image, alone, rtol=1e-4, atol=1e-6)
+
+
+def test_any_predicted_focus_stays_finite() -> None:
+    maps = (300 * positive_maps(3, 2, 4, 4)).requires_grad_()
+    rho = torch.tensor([1.0, 40.0, 5000.0], requires_grad=True)
+    pooled = pooling_by_image(maps, rho)  # 300^40 is beyond float32
+    torch.testing.assert_close(pooled[2], maps[2].amax((1, 2)), rtol=1e-2, atol=0)
+    for gradient in torch.autograd.grad(pooled.sum(), (maps, rho)):
+        assert gradient.isfinite().all()
+    dead = torch.zeros(1, 2, 3, 3, requires_grad=True)
+    (gradient,) = torch.autograd.grad(pooling_by_image(dead, torch.ones(1)).sum(), dead)
+    assert gradient.isfinite().all()
+
+
+@pytest.mark.parametrize("start", [1.0, 2.0, 3.0])
+def test_predictions_start_at_the_fixed_focus_and_can_move(start: float) -> None:
+    predict = FocusPredictor(4, start)
+    maps = positive_maps(3, 4, 5, 5)
+    rho = predict(maps)
+    assert rho.tolist() == [start] * 3
+    # At rho = 1 the limit holds, but a step upwards must not be blocked.
+    parameters = (predict.weight, predict.bias)
+    weight, bias = torch.autograd.grad(pooling_by_image(maps, rho).sum(), parameters)
+    assert weight.abs().max() > 0
+    assert bias > 0
+
+
+def test_predictions_equal_their_twin_and_never_fall_below_one() -> None:
+    scales = torch.tensor([[1, 2, 3], [3, 1, 1], [5, 1, 0], [0, 1, 5], [1, 0, 0], [2, 2, 1]])
+    predict, maps = FocusPredictor(3, 1.5), positive_maps(6, 3, 4, 4) * scales[:, :, None, None]
+    with torch.no_grad():
+        predict.weight.copy_(torch.tensor([3.0, -2.0, -1.5]))
+        predict.bias.fill_(-0.3)
+    seen = predict(maps).tolist()
+    for image in range(6):
+        means = [sum(map(sum, c)) / 16 for c in maps[image].tolist()]
+        length = math.sqrt(sum(mean * mean for mean in means))
+        shift = sum(w * mean / length for w, mean in zip((3, -2, -1.5), means, strict=True))
+        assert seen[image] == pytest.approx(max(1.0, 1.5 + shift - 0.3), abs=1e-5)
+    assert min(seen) == 1.0 < max(seen)  # both sides of the limit occur
+
+
+@pytest.mark.parametrize("kind", ["gem", "paper"])
+def test_input_aware_fusion_starts_as_the_fixed_one(kind: Kind) -> None:
+    channels, rho = (4, 6, 5), (3.0, 2.0, 1.0)
+    torch.manual_seed(0)
+    fixed = PyramidHybridPooling(channels, rho, kind=kind)
+    after_fixed = torch.rand(1)
+    torch.manual_seed(0)
+    aware = PyramidHybridPooling(channels, rho, kind=kind, mode="input")
+    assert torch.equal(torch.rand(1), after_fixed)  # equal seeds give equal networks
+    pyramid = [positive_maps(2, c, 8 >> i, 8 >> i, seed=i) for i, c in enumerate(channels)]
+    torch.testing.assert_close(aware(pyramid), fixed(pyramid), rtol=1e-5, atol=1e-6)
+    assert not [name for name in fixed.state_dict() if "focus" in name]
+    torch.autograd.backward(aware(pyramid).square().sum())
+    for name, parameter in aware.named_parameters():
+        assert parameter.grad is not None, name
+        assert parameter.grad.abs().max() > 0, name

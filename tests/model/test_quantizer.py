@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from phpq.config import QuantizerConfig
-from phpq.model.quantizer import ProductQuantizer, partial_attention
+from phpq.model.quantizer import ProductQuantizer, nucleus_attention, partial_attention
 from reference import attention_loop, encode_loop, reconstruct_loop, unit_loop
 
 
@@ -194,3 +194,94 @@ def test_no_rows_give_no_codes() -> None:
 
 def test_half_precision_embeddings_are_quantized_in_float32() -> None:
     assert make_quantizer()(embeddings().bfloat16()).dtype == torch.float32
+
+
+def nucleus_loop(logits: list[float], kappa: int, mass: float) -> list[float]:
+    """Take codewords, likeliest first, until they hold the mass or are kappa."""
+    total = sum(math.exp(value) for value in logits)
+    order = sorted(range(len(logits)), key=lambda k: -logits[k])
+    kept: list[int] = []
+    held = 0.0
+    for k in order:
+        if len(kept) == kappa or (kept and held >= mass):
+            break
+        kept.append(k)
+        held += math.exp(logits[k]) / total
+    inside = sum(math.exp(logits[k]) for k in kept)
+    return [math.exp(v) / inside if k in kept else 0.0 for k, v in enumerate(logits)]
+
+
+@pytest.mark.parametrize("mass", [0.05, 0.5, 0.8, 0.97])
+@pytest.mark.parametrize("kappa", [1, 3, 8, 9])
+def test_nucleus_attention_equals_its_twin(kappa: int, mass: float) -> None:
+    logits = 3 * torch.randn(40, 2, 8, generator=torch.Generator().manual_seed(0))
+    weights = nucleus_attention(logits, kappa, mass=mass)
+    assert weights.shape == logits.shape
+    for row, given_row in zip(weights.flatten(0, 1), logits.flatten(0, 1).tolist(), strict=True):
+        expected = nucleus_loop(given_row, kappa, mass)
+        torch.testing.assert_close(row, torch.tensor(expected), rtol=1e-4, atol=1e-7)
+
+
+def test_a_sure_row_keeps_one_codeword_and_a_doubtful_one_keeps_kappa() -> None:
+    logits = torch.zeros(2, 8)
+    logits[0, 5] = 20.0
+    kept = (nucleus_attention(logits, 4, mass=0.9) > 0).sum(1)
+    assert kept.tolist() == [1, 4]
+    assert (nucleus_attention(logits, 8, mass=0.9) > 0).sum(1).tolist() == [1, 8]
+    assert (nucleus_attention(logits, 8, mass=0.45) > 0).sum(1).tolist() == [1, 4]
+
+
+@pytest.mark.parametrize("kappa", [1, 3, 8])
+def test_the_whole_mass_is_partial_attention(kappa: int) -> None:
+    logits = 9 * torch.randn(6, 8, generator=torch.Generator().manual_seed(0))
+    assert torch.equal(nucleus_attention(logits, kappa, mass=1.0), partial_attention(logits, kappa))
+
+
+def test_nucleus_attention_passes_gradients_to_kept_codewords_only() -> None:
+    logits = torch.tensor([[4.0, 3.9, 0.0, -200.0]], requires_grad=True)
+    weights = nucleus_attention(logits, 4, mass=0.9)
+    (gradient,) = torch.autograd.grad(weights[0, 0], logits)
+    assert (gradient != 0).tolist() == [[True, True, False, False]]
+    assert gradient.isfinite().all()
+
+
+def test_the_config_chooses_the_attention() -> None:
+    points = embeddings()
+    made = {}
+    for mode in ("fixed", "anneal", "nucleus"):
+        torch.manual_seed(0)
+        config = QuantizerConfig(
+            num_codebooks=3, codebook_size=8, alpha=2.0, kappa=6, kappa_mode=mode, nucleus_mass=0.4
+        )
+        made[mode] = ProductQuantizer(config, 12)
+    assert torch.equal(made["fixed"](points), made["anneal"](points))  # a schedule ends at kappa
+    nucleus = made["nucleus"]
+    cosines = torch.einsum("bmd,mkd->bmk", nucleus.split(points), nucleus.codewords())
+    weights = nucleus_attention(4.0 * cosines, 6, mass=0.4)
+    expected = torch.einsum("bmk,mkd->bmd", weights, nucleus.codewords()).flatten(1)
+    torch.testing.assert_close(nucleus(points), expected)
+    assert not torch.equal(nucleus(points), made["fixed"](points))
+    assert all(torch.equal(q.encode(points), nucleus.encode(points)) for q in made.values())
+
+
+@pytest.mark.parametrize(
+    ("size", "kappa", "expected"),
+    [
+        (256, 5, [256, 128, 64, 32, 16, 8, 5]),
+        (256, 1, [256, 128, 64, 32, 16, 8, 4, 2, 1]),
+        (8, 3, [8, 4, 3]),
+        (8, 8, [8]),
+    ],
+)
+def test_annealing_halves_from_all_codewords_to_kappa(
+    size: int, kappa: int, expected: list[int]
+) -> None:
+    config = QuantizerConfig(codebook_size=size, kappa=kappa, kappa_mode="anneal", anneal_share=0.5)
+    quantizer = ProductQuantizer(config, 16)
+    epochs = 40
+    seen = [quantizer.kappa_at(epoch / epochs) for epoch in range(epochs)]
+    assert list(dict.fromkeys(seen)) == expected
+    assert seen == sorted(seen, reverse=True)
+    assert seen[epochs // 2 :] == [kappa] * (epochs // 2)
+    fixed = ProductQuantizer(QuantizerConfig(codebook_size=size, kappa=kappa), 16)
+    assert {fixed.kappa_at(epoch / epochs) for epoch in range(epochs)} == {kappa}

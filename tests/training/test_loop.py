@@ -17,7 +17,7 @@ import torch
 
 from phpq.config import RunConfig
 from phpq.errors import ConfigError
-from phpq.model import load
+from phpq.model import Network, load
 from phpq.model.weights import read_tensors
 from phpq.training import SilentReporter, Trainer
 from phpq.training.state import METRICS, STATE
@@ -67,7 +67,7 @@ def assert_same_run(folder: Path, other: Path) -> None:
 @pytest.fixture(autouse=True)
 def no_plots(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     if "straight" not in request.fixturenames:
-        monkeypatch.setattr("phpq.training.loop.plot_training", lambda *_: None)
+        monkeypatch.setattr("phpq.training.run.plot_training", lambda *_: None)
 
 
 @pytest.fixture(scope="module")
@@ -274,7 +274,7 @@ def learn(trainer: Trainer, epochs: int) -> list[float]:
     losses = []
     for epoch in range(epochs):
         trainer.prepare_epoch(epoch)
-        losses.append(float(trainer.train_epoch(epoch).losses[0]))
+        losses.append(trainer.train_epoch(epoch).losses["loss"])
     return losses
 
 
@@ -305,36 +305,46 @@ def test_evaluating_twice_gives_the_same_and_disturbs_nothing(decay: float) -> N
     np.testing.assert_array_equal(watched.pixels.embed_train(watched.evaluated_network), embeddings)
     for key, value in watched.network.state_dict().items():
         assert torch.equal(value, state[key]), key
-    np.testing.assert_array_equal(watched.train_epoch(1).losses, calm.train_epoch(1).losses)
+    assert watched.train_epoch(1).losses == calm.train_epoch(1).losses
+
+
+def network_of(trainer: Trainer) -> Network:
+    assert isinstance(trainer.network, Network)
+    return trainer.network
+
+
+def averaged_of(trainer: Trainer) -> Network:
+    assert isinstance(trainer.averaged, Network)
+    return trainer.averaged
 
 
 def test_codebooks_start_among_the_data_and_move() -> None:
     trainer = make_trainer(tiny_config())
-    drawn = trainer.network.quantizer.codebooks.detach().clone()
+    drawn = network_of(trainer).quantizer.codebooks.detach().clone()
     trainer.prepare_epoch(0)
-    started = trainer.network.quantizer.codebooks.detach().clone()
+    started = network_of(trainer).quantizer.codebooks.detach().clone()
     assert not torch.equal(started, drawn)
-    assert torch.equal(trainer.averaged.quantizer.codebooks, started)
+    assert torch.equal(averaged_of(trainer).quantizer.codebooks, started)
     trainer.train_epoch(0)
-    moved = trainer.network.quantizer.codebooks.detach()
+    moved = network_of(trainer).quantizer.codebooks.detach()
     assert ((moved - started).norm(dim=2) > 0).float().mean() > 0.5
-    assert not torch.equal(trainer.averaged.quantizer.codebooks, started)
+    assert not torch.equal(averaged_of(trainer).quantizer.codebooks, started)
 
 
 def test_codebooks_may_start_later() -> None:
     trainer = make_trainer(tiny_config("training.codebook_epoch=2"))
-    drawn = trainer.network.quantizer.codebooks.detach().clone()
+    drawn = network_of(trainer).quantizer.codebooks.detach().clone()
     for epoch in range(2):
         trainer.prepare_epoch(epoch)
         trainer.train_epoch(epoch)
-        assert torch.equal(trainer.network.quantizer.codebooks, drawn)
-        assert not trainer.step.quantized
+        assert torch.equal(network_of(trainer).quantizer.codebooks, drawn)
+        assert not network_of(trainer).quantized
     trainer.prepare_epoch(2)
-    assert trainer.step.quantized
-    started = trainer.network.quantizer.codebooks.detach().clone()
+    assert network_of(trainer).quantized
+    started = network_of(trainer).quantizer.codebooks.detach().clone()
     assert not torch.equal(started, drawn)
     trainer.train_epoch(2)
-    assert not torch.equal(trainer.network.quantizer.codebooks, started)
+    assert not torch.equal(network_of(trainer).quantizer.codebooks, started)
 
 
 def test_the_head_keeps_its_factor_through_a_real_run() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from dataclasses import dataclass
 
 import numpy as np
 import pytest
@@ -19,23 +20,33 @@ from tiny_runs import CLASSES, SIDE, tiny_config, tiny_network
 CPU = torch.device("cpu")
 
 
-def make_step(config: RunConfig, *, device: torch.device = CPU) -> tuple[TrainStep, Network]:
+@dataclass
+class Made:
+    """A step, and the two networks that it moves."""
+
+    step: TrainStep
+    network: Network
+    averaged: Network
+
+
+def make_step(config: RunConfig, *, device: torch.device = CPU) -> Made:
     torch.manual_seed(0)
-    network = Network(config.model, config.quantizer, CLASSES).to(device)
+    network = Network(config, CLASSES).to(device)
     averaged = copy.deepcopy(network)
     average = AveragedWeights(network, averaged, config.training.ema_decay)
     optimizer = build_optimizer(network, config.training)
-    return TrainStep(network, optimizer, average, config), averaged
+    return Made(TrainStep(network, optimizer, average, config), network, averaged)
 
 
 def make_batch(
     config: RunConfig, count: int = 8, seed: int = 0
-) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Return pixels, labels, rows and the augmentation."""
     rng = np.random.default_rng(seed)
     pixels = rng.integers(0, 256, (count, 3, SIDE, SIDE), dtype=np.uint8)
     parameters = draw_augmentations(rng, count, config.data)
     labels = torch.arange(count) % CLASSES
-    return torch.from_numpy(pixels), labels, torch.from_numpy(parameters)
+    return torch.from_numpy(pixels), labels, torch.arange(count), torch.from_numpy(parameters)
 
 
 def weights(network: Network) -> dict[str, torch.Tensor]:
@@ -44,10 +55,10 @@ def weights(network: Network) -> dict[str, torch.Tensor]:
 
 def test_a_step_moves_backbone_head_codebooks_and_average() -> None:
     config = tiny_config()
-    step, averaged = make_step(config)
-    before, before_average = weights(step.network), weights(averaged)
-    result = step(*make_batch(config))
-    after, after_average = weights(step.network), weights(averaged)
+    made = make_step(config)
+    before, before_average = weights(made.network), weights(made.averaged)
+    result = made.step(*make_batch(config))
+    after, after_average = weights(made.network), weights(made.averaged)
     for name in (
         "backbone.pyramid.conv1.0.weight",
         "pooling.steps.0.weight",
@@ -66,18 +77,18 @@ def test_a_step_moves_backbone_head_codebooks_and_average() -> None:
 
 def test_the_losses_are_those_of_the_objective() -> None:
     config = tiny_config("loss.gamma=0.5")
-    step, _ = make_step(config)
-    pixels, labels, parameters = make_batch(config)
-    twin = copy.deepcopy(step.network).train()
-    terms = phpq_loss(twin(step.views.train(pixels, parameters)), labels, config.loss, 4)
-    result: StepResult = step(pixels, labels, parameters)
+    made = make_step(config)
+    pixels, labels, rows, parameters = make_batch(config)
+    twin = copy.deepcopy(made.network).train()
+    terms = phpq_loss(twin(made.step.views.train(pixels, parameters)), labels, config.loss, 4)
+    result: StepResult = made.step(pixels, labels, rows, parameters)
     expected = torch.stack([terms.total, terms.classification, terms.contrastive]).detach()
     torch.testing.assert_close(result.losses, expected, rtol=1e-4, atol=1e-5)
 
 
 def test_steps_on_one_batch_lower_its_loss() -> None:
     config = tiny_config("data.crop_scale=1.0", "data.flip=false")
-    step, _ = make_step(config)
+    step = make_step(config).step
     batch = make_batch(config)
     losses = [step(*batch).losses[0].item() for _ in range(15)]
     assert losses[-1] < 0.7 * losses[0]
@@ -85,30 +96,30 @@ def test_steps_on_one_batch_lower_its_loss() -> None:
 
 def test_without_codebooks_they_stay_as_they_are() -> None:
     config = tiny_config()
-    step, _ = make_step(config)
-    step.quantized = False
-    before = step.network.quantizer.codebooks.detach().clone()
-    result = step(*make_batch(config))
-    assert torch.equal(step.network.quantizer.codebooks, before)
+    made = make_step(config)
+    made.network.quantized = False
+    before = made.network.quantizer.codebooks.detach().clone()
+    result = made.step(*make_batch(config))
+    assert torch.equal(made.network.quantizer.codebooks, before)
     assert result.losses.isfinite().all()
-    step.quantized = True
-    step(*make_batch(config))
-    assert not torch.equal(step.network.quantizer.codebooks, before)
+    made.network.quantized = True
+    made.step(*make_batch(config))
+    assert not torch.equal(made.network.quantizer.codebooks, before)
 
 
 def test_half_precision_runs_on_the_cpu_with_full_weights() -> None:
     half, full = tiny_config("training.precision=bf16"), tiny_config("training.precision=float32")
-    results = {}
+    results = []
     for config in (half, full):
-        step, _ = make_step(config)
+        made = make_step(config)
         seen: list[torch.dtype] = []
-        step.network.pooling.register_forward_pre_hook(
+        made.network.pooling.register_forward_pre_hook(
             lambda _, inputs, seen=seen: seen.append(inputs[0][0].dtype)
         )
-        results[config] = step(*make_batch(config)).losses
-        assert {p.dtype for p in step.network.parameters()} == {torch.float32}
+        results.append(made.step(*make_batch(config)).losses)
+        assert {p.dtype for p in made.network.parameters()} == {torch.float32}
         assert seen == [torch.bfloat16 if config is half else torch.float32]
-    torch.testing.assert_close(results[half], results[full], rtol=0.05, atol=0.05)
+    torch.testing.assert_close(results[0], results[1], rtol=0.05, atol=0.05)
 
 
 def test_nothing_is_accelerated_away_from_cuda() -> None:
@@ -127,11 +138,12 @@ def test_a_replayed_graph_learns_as_plain_steps_do() -> None:
     batches = [make_batch(config, seed=seed) for seed in range(12)]
     pixels = torch.cat([batch[0] for batch in batches]).to(device)
     labels = torch.cat([batch[1] for batch in batches]).to(device)
-    plain, _ = make_step(config, device=device)
-    graphed = GraphedStep(make_step(config, device=device)[0], pixels, labels, 8)
-    for number, (_, _, parameters) in enumerate(batches):
+    plain = make_step(config, device=device).step
+    graphed = GraphedStep(make_step(config, device=device).step, pixels, labels, 8)
+    for number, (_, _, _, parameters) in enumerate(batches):
         rows = torch.arange(8 * number, 8 * number + 8, device=device)
-        expected = plain(pixels[rows], labels[rows], parameters.to(device)).losses.clone()
+        batch = (pixels[rows], labels[rows], rows, parameters.to(device))
+        expected = plain(*batch).losses.clone()
         got = graphed(rows, parameters.to(device)).losses
         torch.testing.assert_close(got, expected, rtol=0.05, atol=0.05)
     assert graphed.graph is not None
@@ -139,7 +151,7 @@ def test_a_replayed_graph_learns_as_plain_steps_do() -> None:
 
 def test_the_network_is_put_back_into_training_mode() -> None:
     config = tiny_config()
-    step, _ = make_step(config)
+    step = make_step(config).step
     step.network.eval()  # as an evaluation leaves it
     step(*make_batch(config))
     assert step.network.training
@@ -147,5 +159,5 @@ def test_the_network_is_put_back_into_training_mode() -> None:
 
 def test_tiny_networks_are_alike_whoever_makes_them() -> None:
     config = tiny_config()
-    step, _ = make_step(config)
-    assert torch.equal(step.network.transform.weight, tiny_network().transform.weight)
+    network = make_step(config).network
+    assert torch.equal(network.transform.weight, tiny_network().transform.weight)

@@ -54,7 +54,7 @@ def _print(evaluation: Evaluation, run: Path) -> None:
 
     console = results()
     ways = {
-        "PHPQ codes": evaluation.codes,
+        f"{evaluation.title} codes": evaluation.codes,
         "float search": evaluation.float_search,
         "post-hoc PQ": evaluation.posthoc_pq,
     }

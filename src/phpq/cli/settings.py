@@ -21,19 +21,32 @@ def home() -> Path | None:
 
 
 def build_config(
-    file: Path | None, assignments: Sequence[str], *, bits: int | None, weights: str
+    file: Path | None,
+    assignments: Sequence[str],
+    *,
+    bits: int | None,
+    weights: str,
+    method: str | None = None,
 ) -> RunConfig:
-    """Put the settings of a run together: defaults, then the file, then the options.
+    """Put the settings of a run together: the method's, then the file, then the options.
 
     Args:
         file: A TOML file.
         assignments: Texts such as "training.epochs=10", the last of equal ones counts.
         bits: Length of a code; None leaves it to the file and the assignments.
         weights: Where the backbone starts if neither says so.
+        method: Its recipe replaces the defaults; not together with a file, which names its own.
     """
-    from phpq.config import RunConfig, load_toml, override, with_bits
+    from phpq.config import load_toml, override, with_bits
+    from phpq.errors import ConfigError
+    from phpq.recipes import recipe_config
 
-    config = load_toml(file) if file else RunConfig()
+    if file and method:
+        raise ConfigError(
+            f"--method {method} and --config contradict each other. Set method.name in "
+            f"{str(file)!r}."
+        )
+    config = load_toml(file) if file else recipe_config(method or "phpq")
     if not (file and _names_weights(file)):
         assignments = [f"model.weights={weights}", *assignments]
     config = override(config, assignments)

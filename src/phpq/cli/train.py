@@ -26,6 +26,10 @@ Source = Annotated[
         show_default=False,
     ),
 ]
+Method = Annotated[
+    str | None,
+    typer.Option(help="phpq, or one to compare it with: itq, hashnet, adsh ... (default: phpq)"),
+]
 Bits = Annotated[int | None, typer.Option(help="Length of a code: 16, 32, 48 ... (default: 32)")]
 Out = Annotated[Path | None, typer.Option(help="The run folder (default: runs/NAME-BITS)")]
 Config = Annotated[Path | None, typer.Option(help="A TOML file of settings.")]
@@ -55,6 +59,7 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print the result as JSON."
 
 def train(
     source: Source = None,
+    method: Method = None,
     bits: Bits = None,
     out: Out = None,
     config: Config = None,
@@ -83,7 +88,8 @@ def train(
     assignments = [f"{name}={value}" for name, value in short.items() if value is not None]
     assignments += settings or []
     if resume is not None:
-        if assignments or bits is not None or out is not None or config is not None:
+        given = (method, bits, out, config)
+        if assignments or any(value is not None for value in given):
             hint = "a run goes on with its own settings; leave out all options but --device, --json"
             raise typer.BadParameter(hint, param_hint="--resume")
         folder = resume
@@ -93,7 +99,7 @@ def train(
     else:
         dataset = api.as_dataset(source, home=home())
         start = api.default_weights(dataset)
-        resolved = build_config(config, assignments, bits=bits, weights=start)
+        resolved = build_config(config, assignments, bits=bits, weights=start, method=method)
         folder = out or api.default_folder(dataset, resolved)
     console = messages()
     console.print(config_table(resolved))

@@ -110,7 +110,7 @@ def _headlines(evaluation: Evaluation) -> tuple[Headline, ...]:
 
 def _retrieval(evaluation: Evaluation, pictures: Pictures) -> Section:
     ways = {
-        "PHPQ codes": evaluation.codes,
+        f"{evaluation.title} codes": evaluation.codes,
         "float search": evaluation.float_search,
         "post-hoc PQ": evaluation.posthoc_pq,
     }
@@ -148,7 +148,7 @@ def _speed(evaluation: Evaluation) -> Section:
         columns=("search over", "ms", "queries a second", "bytes of gallery"),
         rows=(
             (
-                "PHPQ codes",
+                f"{evaluation.title} codes",
                 1000 * timing.code_seconds,
                 round(timing.queries / timing.code_seconds),
                 timing.gallery * -(-evaluation.codes.bits // 8),
@@ -184,7 +184,7 @@ def _epochs(evaluation: Evaluation) -> Section:
 
 
 def _health(evaluation: Evaluation) -> Section:
-    ways = (("PHPQ codes", evaluation.codes), ("post-hoc PQ", evaluation.posthoc_pq))
+    ways = ((f"{evaluation.title} codes", evaluation.codes), ("post-hoc PQ", evaluation.posthoc_pq))
     caption = (
         f"Of {evaluation.codes.gallery:,} gallery images. Entropy is the mean over the "
         "codebooks; near zero, the codebooks have collapsed. Images of one class may well share "

@@ -18,7 +18,7 @@ from phpq.evaluation.protocol import RetrievalScores
 _COLOURS = ("#0b6e99", "#c8553d", "#7a5195", "#2f8f5b", "#b8860b", "#4a4e69")
 _MARKERS = ("o", "s", "^", "D", "v", "P")
 _DASHES = ("-", "--", "-.", ":", (0, (5, 1, 1, 1, 1, 1)), (0, (1, 1)))
-_INK, _FAINT = "#22282f", "#d8dde3"
+INK, _FAINT = "#22282f", "#d8dde3"
 _FORMATS = ("png", "svg")
 _DPI = 160
 
@@ -37,7 +37,7 @@ def plot_precision_at(
         The picture.
     """
     _require(scores)
-    figure, (axes,) = _new_figure(1, 1, width=5.6, height=3.9)
+    figure, (axes,) = new_figure(1, 1, width=5.6, height=3.9)
     for number, (name, score) in enumerate(scores.items()):
         points = sorted(score.precision_at.items())
         values = [100 * value for _, value in points]
@@ -47,9 +47,9 @@ def plot_precision_at(
         axes.set_xscale("log")
         axes.minorticks_off()
     axes.set_xticks(cutoffs, [str(n) for n in cutoffs])
-    _dress(axes, "Precision of the first N hits", "N", "precision, %")
+    dress(axes, "Precision of the first N hits", "N", "precision, %")
     _legend(axes)
-    return _render(figure, path, image_format)
+    return render(figure, path, image_format)
 
 
 def plot_precision_recall(
@@ -66,7 +66,7 @@ def plot_precision_recall(
         The picture.
     """
     _require(scores)
-    figure, (axes,) = _new_figure(1, 1, width=5.6, height=3.9)
+    figure, (axes,) = new_figure(1, 1, width=5.6, height=3.9)
     for number, (name, score) in enumerate(scores.items()):
         recall = [100 * value for value in score.pr_curve.recall]
         precision = [100 * value for value in score.pr_curve.precision]
@@ -75,9 +75,25 @@ def plot_precision_recall(
         axes.plot(recall, precision, label=label, **_line(number), **_marker(number), **every)
     axes.set_xlim(-1, 101)
     axes.set_ylim(-2, 102)
-    _dress(axes, "Precision and recall", "recall, %", "precision, %")
+    dress(axes, "Precision and recall", "recall, %", "precision, %")
     _legend(axes)
-    return _render(figure, path, image_format)
+    return render(figure, path, image_format)
+
+
+# What an epoch records besides the terms of its loss, see `phpq.training`.
+_COLUMNS = (
+    "epoch",
+    "loss",
+    "learning_rate",
+    "seconds",
+    "images_per_second",
+    "distinct_codes",
+    "dead_codewords",
+    "entropy_bits",
+    "map",
+    "map_learned",
+    "gallery_distinct_codes",
+)
 
 
 def plot_training(
@@ -94,26 +110,27 @@ def plot_training(
         The picture.
     """
     _require(rows)
+    terms = [name for name in rows[0] if name not in _COLUMNS]  # of the method's loss
     panels: tuple[tuple[str, str, tuple[str, ...]], ...] = (
-        ("Loss", "loss", ("loss", "classification", "contrastive")),
+        ("Loss", "loss", ("loss", *terms)),
         ("MAP of the evaluated epochs", "MAP, %", ("map",)),
         ("Learning rate", "rate", ("learning_rate",)),
         ("Distinct codes", "codes", ("distinct_codes",)),
         ("Dead codewords", "codewords", ("dead_codewords",)),
         ("Entropy of the codebooks", "bits", ("entropy_bits",)),
     )
-    figure, all_axes = _new_figure(2, 3, width=11.0, height=5.8)
+    figure, all_axes = new_figure(2, 3, width=11.0, height=5.8)
     for axes, (title, unit, names) in zip(all_axes, panels, strict=True):
         drawn = [_plot_column(axes, rows, name, number) for number, name in enumerate(names)]
-        _dress(axes, title, "epoch", unit)
+        dress(axes, title, "epoch", unit)
         axes.set_xlim(0, 1.02 * max(1, *(row["epoch"] for row in rows)))
         axes.locator_params(axis="x", integer=True)
         axes.yaxis.set_major_formatter(lambda value, _: f"{value:,.6g}")
         if not any(drawn):
-            axes.text(0.5, 0.5, "not measured", transform=axes.transAxes, ha="center", color=_INK)
+            axes.text(0.5, 0.5, "not measured", transform=axes.transAxes, ha="center", color=INK)
         elif len(names) > 1:
             _legend(axes)
-    return _render(figure, path, image_format)
+    return render(figure, path, image_format)
 
 
 def _plot_column(axes: Any, rows: Sequence[Mapping[str, Any]], name: str, number: int) -> bool:
@@ -129,7 +146,8 @@ def _plot_column(axes: Any, rows: Sequence[Mapping[str, Any]], name: str, number
     return bool(points)
 
 
-def _new_figure(rows: int, columns: int, *, width: float, height: float) -> tuple[Any, list[Any]]:
+def new_figure(rows: int, columns: int, *, width: float, height: float) -> tuple[Any, list[Any]]:
+    """Return an empty figure and its axes, row by row; sizes in inches."""
     from matplotlib.figure import Figure
     from matplotlib.layout_engine import ConstrainedLayoutEngine
 
@@ -152,11 +170,12 @@ def _marker(number: int) -> dict[str, Any]:
     return {"marker": _MARKERS[number % len(_MARKERS)], "markersize": 5, "markeredgecolor": "white"}
 
 
-def _dress(axes: Any, title: str, x_label: str, y_label: str) -> None:
-    axes.set_title(title, loc="left", fontsize=11, fontweight="bold", color=_INK, pad=10)
-    axes.set_xlabel(x_label, fontsize=9.5, color=_INK)
-    axes.set_ylabel(y_label, fontsize=9.5, color=_INK)
-    axes.tick_params(labelsize=9, colors=_INK, length=0)
+def dress(axes: Any, title: str, x_label: str, y_label: str) -> None:
+    """Give axes their title, labels, grid and colours: the look of all our figures."""
+    axes.set_title(title, loc="left", fontsize=11, fontweight="bold", color=INK, pad=10)
+    axes.set_xlabel(x_label, fontsize=9.5, color=INK)
+    axes.set_ylabel(y_label, fontsize=9.5, color=INK)
+    axes.tick_params(labelsize=9, colors=INK, length=0)
     axes.grid(visible=True, color=_FAINT, linewidth=0.8)
     axes.set_axisbelow(True)
     for side in ("top", "right", "left"):
@@ -165,10 +184,11 @@ def _dress(axes: Any, title: str, x_label: str, y_label: str) -> None:
 
 
 def _legend(axes: Any) -> None:
-    axes.legend(frameon=False, fontsize=9, labelcolor=_INK, handlelength=2.6)
+    axes.legend(frameon=False, fontsize=9, labelcolor=INK, handlelength=2.6)
 
 
-def _render(figure: Any, path: Path | None, image_format: str) -> bytes:
+def render(figure: Any, path: Path | None = None, image_format: str = "png") -> bytes:
+    """Return the picture of a figure, and write it to `path`, whose ending decides the format."""
     chosen = image_format if path is None else path.suffix.removeprefix(".").lower()
     if chosen not in _FORMATS:
         raise ConfigError(f"Cannot draw a {chosen!r} picture. Use one of: {', '.join(_FORMATS)}.")

@@ -22,9 +22,7 @@ from phpq.codes import (
     check_codes,
     check_embeddings,
     normalise_sub_vectors,
-    unpack_codes,
 )
-from phpq.errors import ShapeError
 from phpq.evaluation.metrics import (
     CodeHealth,
     PrecisionRecallCurve,
@@ -39,6 +37,7 @@ from phpq.evaluation.ranking import (
     rank_codes,
     rank_embeddings,
 )
+from phpq.index import fit_pq
 
 CUTOFFS = (1, 5, 10, 50, 100)
 _TABLE_QUERIES = 2048  # queries whose lookup tables are in memory at once
@@ -163,13 +162,14 @@ def evaluate_float(
     Args:
         queries: (Q, D) embeddings and labels.
         gallery: (N, D) embeddings and labels.
-        sub_vectors: M; sub-vectors are normalised as the quantizer does it. 1 is cosine.
+        sub_vectors: M; sub-vectors are normalised as the quantizer does it. 1 is cosine, 0 leaves
+            the embeddings as they are.
         cutoffs: The N of P@N.
     """
     blocks = rank_embeddings(
-        normalise_sub_vectors(queries.embeddings, sub_vectors),
+        _normalised(queries.embeddings, sub_vectors),
         queries.labels,
-        gallery=normalise_sub_vectors(gallery.embeddings, sub_vectors),
+        gallery=_normalised(gallery.embeddings, sub_vectors),
         gallery_labels=gallery.labels,
     )
     metrics = measure(blocks, cutoffs=cutoffs, recall_points=_RECALL_POINTS)
@@ -197,13 +197,14 @@ def evaluate_posthoc_pq(
         num_codebooks: M.
         codebook_size: K, a power of two up to 256.
         seed: Of the k-means.
-        sub_vectors: Into how many sub-vectors embeddings are cut to be normalised; None is M.
+        sub_vectors: Into how many sub-vectors embeddings are cut to be normalised; None is M, 0
+            leaves them as they are.
         cutoffs: The N of P@N.
     """
-    parts = sub_vectors or num_codebooks
-    rows = normalise_sub_vectors(gallery.embeddings, parts)
-    vectors = normalise_sub_vectors(queries.embeddings, parts)
-    centroids, codes = _fit_pq(rows, num_codebooks, codebook_size=codebook_size, seed=seed)
+    parts = num_codebooks if sub_vectors is None else sub_vectors
+    rows = _normalised(gallery.embeddings, parts)
+    vectors = _normalised(queries.embeddings, parts)
+    centroids, codes = fit_pq(rows, num_codebooks, codebook_size=codebook_size, seed=seed)
     labelled = label_groups(codes, gallery.labels)
 
     def blocks() -> Iterator[TieGroups]:
@@ -221,37 +222,8 @@ def evaluate_posthoc_pq(
     )
 
 
-def _fit_pq(
-    rows: FloatArray, num_codebooks: int, *, codebook_size: int, seed: int
-) -> tuple[FloatArray, CodeArray]:
-    """Return centroids (M, K, d) float32 and codes (N, M) uint8."""
-    import faiss
-
-    if not 2 <= codebook_size <= 256 or codebook_size & (codebook_size - 1):
-        raise ShapeError(
-            f"codebook_size={codebook_size!r} is not allowed; use a power of two from 2 to 256."
-        )
-    if not len(rows) or rows.shape[1] % num_codebooks:
-        raise ShapeError(
-            f"The gallery has shape {rows.shape}; expected at least one row, and columns that "
-            f"{num_codebooks} codebooks divide. Choose another number of codebooks."
-        )
-    dim = rows.shape[1] // num_codebooks
-    bits = codebook_size.bit_length() - 1
-    quantizer = faiss.ProductQuantizer(rows.shape[1], num_codebooks, bits)
-    if len(rows) > codebook_size:
-        quantizer.cp.seed = seed
-        quantizer.cp.min_points_per_centroid = 1  # no warning: small galleries are our case
-        quantizer.train(rows)
-    else:
-        # k-means is not defined; with a codeword for each row nothing is lost anyway.
-        filled = rows[np.arange(codebook_size) % len(rows)]
-        words = filled.reshape(codebook_size, num_codebooks, dim).transpose(1, 0, 2)
-        faiss.copy_array_to_vector(np.ascontiguousarray(words).ravel(), quantizer.centroids)
-    centroids = faiss.vector_to_array(quantizer.centroids)
-    centroids = centroids.reshape(num_codebooks, codebook_size, dim)
-    packed = quantizer.compute_codes(rows)
-    return centroids, unpack_codes(packed, num_codebooks, bits_per_index=bits)
+def _normalised(embeddings: FloatArray, sub_vectors: int) -> FloatArray:
+    return normalise_sub_vectors(embeddings, sub_vectors) if sub_vectors else embeddings
 
 
 def _scores(

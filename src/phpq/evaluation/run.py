@@ -36,6 +36,7 @@ from phpq.evaluation.snapshot import take_snapshot, write_snapshot
 from phpq.evaluation.timing import SearchTiming, time_search
 from phpq.files import write_bytes, write_json
 from phpq.index import FlatIndex
+from phpq.recipes import RECIPES
 
 if TYPE_CHECKING:
     from phpq.model import Model
@@ -85,6 +86,11 @@ class Evaluation:
     epochs: EpochScores | None
     skipped: tuple[SkippedImage, ...]
     folder: Path | None = None
+
+    @property
+    def title(self) -> str:
+        """The method, as tables name it."""
+        return RECIPES[self.settings["method"]["name"]].title
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain data for JSON; MAP and P@N in per cent."""
@@ -159,7 +165,7 @@ def evaluate_model(
             gallery.embeddings,
             codebooks=model.codebooks,
             num_queries=TIMED_QUERIES,
-            query_norm=model.card.config.quantizer.query_norm,
+            query_norm=model.query_norm,
         ),
         epochs=epochs,
         skipped=(*gallery.skipped, *queries.skipped),
@@ -178,6 +184,7 @@ def _measure(
 ) -> tuple[RetrievalScores, RetrievalScores, RetrievalScores]:
     """Return the scores of the codes, of float search and of post-hoc PQ."""
     books, size = model.codebooks.num_codebooks, model.codebooks.codebook_size
+    parts = books if model.codebooks.unit else 0  # other methods do not normalise
     asking, asked = queries.labelled(), gallery.labelled()
     # Where N exceeds the gallery, P@N says nothing more.
     cutoffs = [n for n in CUTOFFS if n <= len(asked)]
@@ -187,12 +194,17 @@ def _measure(
             codes,
             gallery_labels=asked.labels,
             codebooks=model.codebooks,
-            query_norm=model.card.config.quantizer.query_norm,
+            query_norm=model.query_norm,
             cutoffs=cutoffs,
         ),
-        evaluate_float(asking, asked, sub_vectors=books, cutoffs=cutoffs),
+        evaluate_float(asking, asked, sub_vectors=parts, cutoffs=cutoffs),
         evaluate_posthoc_pq(
-            asking, asked, num_codebooks=books, codebook_size=size, cutoffs=cutoffs
+            asking,
+            asked,
+            num_codebooks=books,
+            codebook_size=size,
+            sub_vectors=parts,
+            cutoffs=cutoffs,
         ),
     )
 
@@ -205,7 +217,7 @@ def _draw_top10(
     result = FlatIndex(model.codebooks, codes).search(
         queries.embeddings[chosen],
         SHOWN_HITS,
-        query_norm=model.card.config.quantizer.query_norm,
+        query_norm=model.query_norm,
     )
     rows = hit_rows(
         result,
@@ -226,7 +238,7 @@ def _spread_queries(queries: EmbeddedImages) -> list[int]:
 
 def _write(evaluation: Evaluation, folder: Path, top10: bytes) -> None:
     scores = {
-        f"PHPQ codes, {evaluation.bits} bits": evaluation.codes,
+        f"{evaluation.title} codes, {evaluation.bits} bits": evaluation.codes,
         "float search": evaluation.float_search,
         f"post-hoc PQ, {evaluation.posthoc_pq.bits} bits": evaluation.posthoc_pq,
     }

@@ -106,8 +106,9 @@ def time_search(
         )
     batch = vectors[np.arange(num_queries) % len(vectors)]
     index = FlatIndex(codebooks, codebooks.encode(rows))
-    unit_rows = normalise_sub_vectors(rows, codebooks.num_codebooks)
-    unit_batch = normalise_sub_vectors(batch, codebooks.num_codebooks)
+    parts = codebooks.num_codebooks
+    unit_rows = normalise_sub_vectors(rows, parts) if codebooks.unit else rows
+    unit_batch = normalise_sub_vectors(batch, parts) if codebooks.unit else batch
     code_times, float_times = [], []
     # Normalising queries is the same work for both, so it is done before.
     code_batch = unit_batch if query_norm == "unit" else batch

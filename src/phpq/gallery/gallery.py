@@ -77,7 +77,7 @@ class Gallery:
         manifest = new_manifest(
             loaded.codebooks,
             loaded.fingerprint(),
-            query_norm=loaded.card.config.quantizer.query_norm,
+            query_norm=loaded.query_norm,
             keep_embeddings=keep_embeddings,
         )
         store = GalleryStore.create(

@@ -1,4 +1,4 @@
-"""Learned codes to and from faiss: codebooks and codes <-> `faiss.IndexPQ` with inner product."""
+"""Learned codes to and from faiss (`IndexPQ` with inner product), and its product quantizer."""
 
 from __future__ import annotations
 
@@ -6,7 +6,15 @@ from typing import Any
 
 import numpy as np
 
-from phpq.codes import CodeArray, Codebooks, IntArray, check_codes, pack_codes, unpack_codes
+from phpq.codes import (
+    CodeArray,
+    Codebooks,
+    FloatArray,
+    IntArray,
+    check_codes,
+    pack_codes,
+    unpack_codes,
+)
 from phpq.errors import FormatError, ShapeError
 from phpq.index.engine import CodeIndex
 
@@ -102,3 +110,46 @@ def from_faiss(index: Any) -> CodeIndex:
     packed = faiss.vector_to_array(index.codes).reshape(owner.ntotal, -1)
     codes = unpack_codes(np.ascontiguousarray(packed), books, bits_per_index=bits)
     return CodeIndex(Codebooks(words), codes)
+
+
+def fit_pq(
+    rows: FloatArray, num_codebooks: int, *, codebook_size: int, seed: int
+) -> tuple[FloatArray, CodeArray]:
+    """Fit a product quantizer by k-means, without any normalisation.
+
+    Args:
+        rows: (N, D) float32, what the codewords shall be close to; one row is enough.
+        num_codebooks: M, a divisor of D.
+        codebook_size: K, a power of two up to 256.
+        seed: Of the k-means.
+
+    Returns:
+        Centroids (M, K, d) float32 and the codes (N, M) uint8 of the rows.
+    """
+    import faiss
+
+    if not 2 <= codebook_size <= 256 or codebook_size & (codebook_size - 1):
+        raise ShapeError(
+            f"codebook_size={codebook_size!r} is not allowed; use a power of two from 2 to 256."
+        )
+    if not len(rows) or rows.shape[1] % num_codebooks:
+        raise ShapeError(
+            f"The gallery has shape {rows.shape}; expected at least one row, and columns that "
+            f"{num_codebooks} codebooks divide. Choose another number of codebooks."
+        )
+    dim = rows.shape[1] // num_codebooks
+    bits = codebook_size.bit_length() - 1
+    quantizer = faiss.ProductQuantizer(rows.shape[1], num_codebooks, bits)
+    if len(rows) > codebook_size:
+        quantizer.cp.seed = seed
+        quantizer.cp.min_points_per_centroid = 1  # no warning: small galleries are our case
+        quantizer.train(rows)
+    else:
+        # k-means is not defined; with a codeword for each row nothing is lost anyway.
+        filled = rows[np.arange(codebook_size) % len(rows)]
+        words = filled.reshape(codebook_size, num_codebooks, dim).transpose(1, 0, 2)
+        faiss.copy_array_to_vector(np.ascontiguousarray(words).ravel(), quantizer.centroids)
+    centroids = faiss.vector_to_array(quantizer.centroids)
+    centroids = centroids.reshape(num_codebooks, codebook_size, dim)
+    packed = quantizer.compute_codes(rows)
+    return centroids, unpack_codes(packed, num_codebooks, bits_per_index=bits)

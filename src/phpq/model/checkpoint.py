@@ -18,7 +18,7 @@ from phpq._version import __version__
 from phpq.config import RunConfig, parse, to_dict
 from phpq.errors import ConfigError, FormatError, NotTrainedError
 from phpq.files import write_text
-from phpq.model.network import Network
+from phpq.model.method import Method, build_method
 from phpq.model.weights import read_safetensors, write_safetensors
 
 CONFIG = "config.json"
@@ -42,6 +42,7 @@ def write_card(folder: Path, card: ModelCard) -> None:
         "format_version": FORMAT_VERSION,
         "phpq_version": __version__,
         "dataset": card.dataset,
+        "method": card.config.method.name,
         "bits": card.config.quantizer.bits,
         "config": to_dict(card.config),
         "class_names": list(card.class_names),
@@ -78,14 +79,14 @@ def read_card(folder: Path) -> ModelCard:
         ) from error
 
 
-def write_weights(folder: Path, network: Network, *, epoch: int) -> None:
+def write_weights(folder: Path, network: Method, *, epoch: int) -> None:
     """Write the weights of a network after `epoch` epochs."""
     write_safetensors(
         folder / WEIGHTS, network.state_dict(), {"format": "phpq", "epoch": str(epoch)}
     )
 
 
-def read_network(folder: Path, card: ModelCard) -> tuple[Network, int]:
+def read_network(folder: Path, card: ModelCard) -> tuple[Method, int]:
     """Rebuild the network of a model folder; returns it with the epochs that it has learned."""
     path = folder / WEIGHTS
     if not path.is_file():
@@ -94,9 +95,7 @@ def read_network(folder: Path, card: ModelCard) -> tuple[Network, int]:
             f"Continue it with: phpq train --resume {folder}"
         )
     tensors, metadata = read_safetensors(path)
-    network = Network(
-        card.config.model, card.config.quantizer, len(card.class_names), load_weights=False
-    )
+    network = build_method(card.config, len(card.class_names), load_weights=False)
     _check_fit(path, tensors, network.state_dict())
     network.load_state_dict(tensors)
     return network.eval(), int(metadata.get("epoch", "0"))

@@ -22,7 +22,7 @@ from phpq._version import __version__
 from phpq.config import DataConfig
 from phpq.errors import ConfigError, FormatError, MissingExtraError
 from phpq.files import replacing
-from phpq.model.network import Network
+from phpq.model.method import Method
 
 if TYPE_CHECKING:
     from phpq.model.retrieval import Model
@@ -33,7 +33,7 @@ CHECKED_IMAGES = 6
 class Encoder(nn.Module):
     """What the file holds: (N, 3, S, S) uint8 to codes (N, M) uint8 and embeddings (N, D)."""
 
-    def __init__(self, network: Network, config: DataConfig) -> None:
+    def __init__(self, network: Method, config: DataConfig) -> None:
         super().__init__()
         self.network = network
         self.mirrored = config.eval_flip
@@ -44,7 +44,7 @@ class Encoder(nn.Module):
         # Resizing is linear along each axis: as a matrix it needs no resize operator, whose
         # antialiasing differs from one runtime to the next.
         self.register_buffer("resize", _resize_matrix(kept, config.eval_size))
-        self.register_buffer("codewords", network.quantizer.codewords().detach().clone())
+        self.register_buffer("codewords", torch.tensor(network.export().codewords))
 
     def forward(self, pixels: Tensor) -> tuple[Tensor, Tensor]:
         """Encode stored squares."""
@@ -52,13 +52,11 @@ class Encoder(nn.Module):
         images = pixels[..., window, window].float() / 255
         resize = cast(Tensor, self.resize)
         images = (resize @ images @ resize.T).clamp(0, 1)
-        embedding = self.network.embed(images)
-        split = self.network.quantizer.split
-        if self.mirrored:
-            both = split(embedding) + split(self.network.embed(images.flip(-1)))
-            embedding = both.flatten(1) / 2
-        cosines = torch.einsum("bmd,mkd->bmk", split(embedding), cast(Tensor, self.codewords))
-        return cosines.argmax(-1).to(torch.uint8), embedding
+        embedding = self.network.embed(images, mirrored=self.mirrored)
+        codewords = cast(Tensor, self.codewords)
+        parts = embedding.view(-1, codewords.shape[0], codewords.shape[2])
+        products = torch.einsum("bmd,mkd->bmk", parts, codewords)
+        return products.argmax(-1).to(torch.uint8), embedding
 
 
 def _resize_matrix(source: int, target: int) -> Tensor:

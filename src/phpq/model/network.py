@@ -11,8 +11,18 @@ from typing import cast
 import torch
 from torch import Tensor, nn
 
-from phpq.config import ModelConfig, QuantizerConfig
+from phpq.codes import Codebooks
+from phpq.config import RunConfig
+from phpq.losses import phpq_loss
 from phpq.model.backbone import build_backbone
+from phpq.model.method import (
+    EpochChange,
+    Learned,
+    Method,
+    NoOptions,
+    TrainingSet,
+    read_options,
+)
 from phpq.model.pooling import PyramidHybridPooling
 from phpq.model.quantizer import ProductQuantizer
 
@@ -27,20 +37,22 @@ class RetrievalOutput:
     embedding_logits: Tensor  # (B, classes) of the unit sub-vectors, not quantized
 
 
-class Network(nn.Module):
+class Network(Method):
     """PHPQ from pixels to soft reconstructions and class logits."""
 
-    def __init__(
-        self,
-        model: ModelConfig,
-        quantizer: QuantizerConfig,
-        num_classes: int,
-        *,
-        load_weights: bool = True,
-    ) -> None:
+    terms = ("classification", "contrastive")
+
+    def __init__(self, config: RunConfig, num_classes: int, *, load_weights: bool = True) -> None:
         super().__init__()
+        read_options(NoOptions, config.method)
+        model = config.model
+        self.config = config
+        self.query_norm = config.quantizer.query_norm
+        self.embedding_dim = model.embedding_dim
         self.backbone = build_backbone(model, load_weights=load_weights)
-        self.pooling = PyramidHybridPooling(self.backbone.channels, model.rho, kind=model.pooling)
+        self.pooling = PyramidHybridPooling(
+            self.backbone.channels, model.rho, kind=model.pooling, mode=model.rho_mode
+        )
         self.transform = nn.Linear(self.backbone.channels[-1], model.embedding_dim)
         # Centred embeddings use the whole sphere. Uncentred ones share one direction, and the
         # codebooks then collapse onto a handful of codewords.
@@ -49,15 +61,57 @@ class Network(nn.Module):
             if model.embedding_norm == "batch"
             else nn.Identity()
         )
-        self.quantizer = ProductQuantizer(quantizer, model.embedding_dim)
+        self.quantizer = ProductQuantizer(config.quantizer, model.embedding_dim)
         self.classifier = nn.Linear(model.embedding_dim, num_classes)
+        self.quantized = True  # False: learn on embeddings, before the codebooks start
 
-    def embed(self, images: Tensor) -> Tensor:
+    def embed(self, images: Tensor, *, mirrored: bool = False) -> Tensor:
         """Return the embeddings (B, D) float32 of pixels (B, 3, H, W) in [0, 1]."""
+        embedding = self._embed(images)
+        if not mirrored:
+            return embedding
+        # Unit sub-vectors, so that neither view outweighs the other.
+        both = self.quantizer.split(embedding) + self.quantizer.split(self._embed(images.flip(-1)))
+        return both.flatten(1) / 2
+
+    def _embed(self, images: Tensor) -> Tensor:
         pyramid = self.backbone(self.backbone.normalise(images))
         # Small and sensitive: the head is computed in float32 whatever the backbone ran in.
         with torch.autocast(images.device.type, enabled=False):
             return cast(Tensor, self.norm(self.transform(self.pooling(pyramid))))
+
+    def extract(self, images: Tensor) -> Tensor:
+        """Return the embeddings (B, D), quantized or not yet."""
+        return self._embed(images)
+
+    def objective(self, extracted: Tensor, labels: Tensor, rows: Tensor) -> Learned:
+        """Classify and contrast the soft reconstructions of a batch."""
+        output = self.quantize(extracted) if self.quantized else self.pass_through(extracted)
+        terms = phpq_loss(output, labels, self.config.loss, self.config.quantizer.num_codebooks)
+        codes = self.quantizer.encode(extracted.detach()).to(torch.uint8)
+        return Learned(terms.total, (terms.classification, terms.contrastive), codes)
+
+    def prepare_epoch(self, epoch: int, training: TrainingSet) -> EpochChange:
+        """Start the codebooks when their epoch has come; before it, learn without them."""
+        first = self.config.training.codebook_epoch
+        before = self.quantized, self.quantizer.kappa
+        self.quantized = epoch >= first
+        progress = max(0, epoch - first) / max(1, training.epochs - first)
+        self.quantizer.kappa = self.quantizer.kappa_at(progress)
+        if epoch == first and self.config.quantizer.init == "kmeans":
+            training.message("starting the codebooks by k-means")
+            self.quantizer.fit(training.embed(), seed=training.seed)
+        adopt = ("quantizer",) if epoch == first else ()
+        now = self.quantized, self.quantizer.kappa
+        return EpochChange(adopt=adopt, new_step=before != now)
+
+    def export(self) -> Codebooks:
+        """Return the codebooks for the numpy side."""
+        return self.quantizer.export()
+
+    def compiled_parts(self) -> tuple[nn.Module, ...]:
+        """Return backbone and pooling."""
+        return (self.backbone, self.pooling)
 
     def quantize(self, embedding: Tensor) -> RetrievalOutput:
         """Quantize (B, D) embeddings softly and classify both forms of them."""
@@ -80,13 +134,3 @@ class Network(nn.Module):
     def forward(self, images: Tensor) -> RetrievalOutput:
         """Embed, quantize softly and classify one batch of pixels in [0, 1]."""
         return self.quantize(self.embed(images))
-
-    def parameter_groups(self, rate: float, head_factor: float) -> list[dict[str, object]]:
-        """Split the parameters: the backbone at `rate`, all that starts from nothing faster."""
-        trunk = list(self.backbone.parameters())
-        known = {id(p) for p in trunk}
-        head = [p for p in self.parameters() if id(p) not in known]
-        return [
-            {"params": trunk, "base_rate": rate},
-            {"params": head, "base_rate": rate * head_factor},
-        ]

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from typing import Literal, cast
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 EPSILON = 1e-6
@@ -44,9 +45,56 @@ def generalized_spatial_pooling(
     return powered.sum(2).pow(1 / rho) / count
 
 
+def pooling_by_image(
+    features: Tensor, rho: Tensor, *, kind: Literal["gem", "paper"] = "gem"
+) -> Tensor:
+    """Pool every channel over space with a focus factor for each image, differentiable in it.
+
+    Args:
+        features: (B, C, h, w), any float type; computed in float32. Values below 1e-6 count as
+            1e-6, whatever rho is.
+        rho: (B,) float32, finite and at least 1.
+        kind: As in `generalized_spatial_pooling`.
+
+    Returns:
+        (B, C) float32.
+    """
+    pixels = features.flatten(2).float()  # (B, C, hw)
+    # In logarithms, so that powers overflow for no rho that may be predicted.
+    powered = rho[:, None, None] * pixels.clamp(min=EPSILON).log()
+    total = powered.logsumexp(2)  # (B, C)
+    count = pixels.shape[2]
+    if kind == "gem":
+        return ((total - math.log(count)) / rho[:, None]).exp()
+    return (total / rho[:, None]).exp() / count
+
+
+class FocusPredictor(nn.Module):
+    """The focus factor of one level from the image: rho = max(1, start + w.u + b).
+
+    u is the direction of the level's average descriptor: of unit length, so that the steps of rho
+    depend neither on the number of channels nor on the scale of the maps. w and b start at zero,
+    and so does every image at `start`; no random number is drawn.
+    """
+
+    def __init__(self, channels: int, start: float) -> None:
+        super().__init__()
+        self.start = start
+        self.weight = nn.Parameter(torch.zeros(channels))
+        self.bias = nn.Parameter(torch.zeros(()))
+
+    def forward(self, features: Tensor) -> Tensor:
+        """Return (B,) float32, at least 1, of maps (B, C, h, w)."""
+        direction = F.normalize(features.flatten(2).float().mean(2), dim=1)
+        rho = self.start + direction @ self.weight + self.bias
+        # Not clamp: at the limit itself, where rho = 1 starts, the way up must stay open.
+        return torch.where(rho >= 1, rho, torch.ones_like(rho))
+
+
 class PyramidHybridPooling(nn.Module):
     """Pool each level with its own focus and fuse the descriptors from shallow to deep.
 
+    The focus of a level is a fixed number, or with mode="input" predicted from each image.
     h_1 = FC(f_1); h_i = FC(h_(i-1) + f_i); at the last level h = h_(i-1) + f_i, without an FC.
     """
 
@@ -56,19 +104,33 @@ class PyramidHybridPooling(nn.Module):
         rho: Sequence[float],
         *,
         kind: Literal["gem", "paper"] = "gem",
+        mode: Literal["fixed", "input"] = "fixed",
     ) -> None:
         super().__init__()
         self.rho = tuple(rho)
         self.kind: Literal["gem", "paper"] = kind
         pairs = itertools.pairwise(channels)
         self.steps = nn.ModuleList(nn.Linear(here, above) for here, above in pairs)
+        self.focus: nn.ModuleList | None = None
+        if mode == "input":
+            starts = zip(channels, self.rho, strict=True)
+            self.focus = nn.ModuleList(FocusPredictor(count, start) for count, start in starts)
+
+    def pool(self, pyramid: Sequence[Tensor]) -> list[Tensor]:
+        """Pool each level of one batch: (B, C_i) float32, shallow first."""
+        if self.focus is None:
+            return [
+                generalized_spatial_pooling(level, rho, kind=self.kind)
+                for level, rho in zip(pyramid, self.rho, strict=True)
+            ]
+        return [
+            pooling_by_image(level, predict(level), kind=self.kind)
+            for level, predict in zip(pyramid, self.focus, strict=True)
+        ]
 
     def forward(self, pyramid: Sequence[Tensor]) -> Tensor:
         """Fuse the maps of one batch into (B, C_last) float32."""
-        pooled = [
-            generalized_spatial_pooling(level, rho, kind=self.kind)
-            for level, rho in zip(pyramid, self.rho, strict=True)
-        ]
+        pooled = self.pool(pyramid)
         carried = torch.zeros_like(pooled[0])
         for step, descriptor in zip(self.steps, pooled[:-1], strict=True):
             carried = cast(Tensor, step(carried + descriptor))

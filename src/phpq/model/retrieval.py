@@ -5,7 +5,7 @@ As in `phpq.load("runs/birds").encode(["a.jpg", "b.jpg"])`.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 
@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from PIL import Image
 from torch import Tensor
 
-from phpq.codes import Codebooks
+from phpq.codes import Codebooks, QueryNorm
 from phpq.config import DataConfig
 from phpq.data import LabelledImages, decode_square
 from phpq.data.augment import Views
@@ -28,28 +28,33 @@ from phpq.model.checkpoint import (
     write_card,
     write_weights,
 )
-from phpq.model.network import Network
+from phpq.model.method import Method
 
 # What a user may hand over: files, opened images, a labelled set, or decoded uint8 squares.
 Images = str | Path | Image.Image | Sequence[str | Path | Image.Image] | LabelledImages
 
 
 class Model:
-    """A trained PHPQ model on one device."""
+    """A trained model, of PHPQ or of another method, on one device."""
 
     def __init__(
-        self, network: Network, card: ModelCard, *, device: torch.device, epochs: int
+        self, network: Method, card: ModelCard, *, device: torch.device, epochs: int
     ) -> None:
         self.network = network.to(device).eval()
         self.card = card
         self.device = device
         self.epochs = epochs
-        self.codebooks: Codebooks = network.quantizer.export()
+        self.codebooks: Codebooks = network.export()
 
     @property
     def bits(self) -> int:
         """Bits of one code."""
         return self.card.config.quantizer.bits
+
+    @property
+    def query_norm(self) -> QueryNorm:
+        """How queries are scored against its codes, see `Codebooks.lookup_tables`."""
+        return self.network.query_norm
 
     @property
     def class_names(self) -> tuple[str, ...]:
@@ -142,9 +147,8 @@ def resolve_device(name: str) -> torch.device:
     return device
 
 
-@torch.inference_mode()
 def embed_pixels(
-    network: Network,
+    network: Method,
     pixels: NDArray[np.uint8] | Tensor,
     config: DataConfig,
     *,
@@ -161,35 +165,78 @@ def embed_pixels(
     Returns:
         (N, D) float32.
     """
-    network.eval()
-    device = next(network.parameters()).device
+    if not len(pixels):
+        return np.empty((0, network.embedding_dim), np.float32)
+    function, device = _embedding(network, config)
+    result = apply_to_pixels(function, pixels, config, device=device, batch_size=batch_size)
+    return result.cpu().numpy()
+
+
+def embed_images(
+    network: Method, images: Images, config: DataConfig, *, batch_size: int = 64
+) -> NDArray[np.float32]:
+    """Decode and embed images in flat memory: (N, D) float32."""
+    items = _as_list(images)
+    if not len(items):
+        return np.empty((0, network.embedding_dim), np.float32)
+    function, device = _embedding(network, config)
+    result = apply_to_images(function, items, config, device=device, batch_size=batch_size)
+    return result.cpu().numpy()
+
+
+@torch.no_grad()
+def apply_to_pixels(
+    function: Callable[[Tensor], Tensor],
+    pixels: NDArray[np.uint8] | Tensor,
+    config: DataConfig,
+    *,
+    device: torch.device,
+    batch_size: int = 64,
+) -> Tensor:
+    """Run a function over decoded squares as encoding sees them, a batch at a time.
+
+    Args:
+        function: Of pixels (B, 3, H, W) in [0, 1] on the device; returns (B, ...).
+        pixels: (N, 3, S, S) uint8, anywhere; N at least 1.
+        config: The encoding view.
+        device: Where the function runs.
+        batch_size: Images at once.
+
+    Returns:
+        (N, ...) on the device.
+    """
     views = Views(config)
-    parts = [torch.empty(0, network.transform.out_features)]
+    parts = []
     for start in range(0, len(pixels), batch_size):
         chunk = pixels[start : start + batch_size]
         if not isinstance(chunk, Tensor):
             chunk = torch.tensor(chunk)  # a copy: a memory-mapped cache is read-only
-        images = views.encode(chunk.to(device))
-        embedding = network.embed(images)
-        if config.eval_flip:
-            # Unit sub-vectors, so that neither view outweighs the other.
-            mirrored = network.embed(images.flip(-1))
-            split = network.quantizer.split
-            embedding = (split(embedding) + split(mirrored)).flatten(1) / 2
-        parts.append(embedding.cpu())
-    return torch.cat(parts).numpy()
+        parts.append(function(views.encode(chunk.to(device))))
+    return torch.cat(parts)
 
 
-def embed_images(
-    network: Network, images: Images, config: DataConfig, *, batch_size: int = 64
-) -> NDArray[np.float32]:
-    """Decode and embed images in flat memory: (N, D) float32."""
+def apply_to_images(
+    function: Callable[[Tensor], Tensor],
+    images: Images,
+    config: DataConfig,
+    *,
+    device: torch.device,
+    batch_size: int = 64,
+) -> Tensor:
+    """Decode images and do as `apply_to_pixels`, in flat memory; at least one image."""
     parts = [
-        embed_pixels(network, squares, config, batch_size=batch_size)
+        apply_to_pixels(function, squares, config, device=device, batch_size=batch_size)
         for squares in _squares(_as_list(images), config, batch_size)
     ]
-    empty = np.empty((0, network.transform.out_features), np.float32)
-    return np.concatenate([empty, *parts])
+    return torch.cat(parts)
+
+
+def _embedding(
+    network: Method, config: DataConfig
+) -> tuple[Callable[[Tensor], Tensor], torch.device]:
+    network.eval()
+    device = next(network.parameters()).device
+    return (lambda images: network.embed(images, mirrored=config.eval_flip)), device
 
 
 def _squares(
@@ -230,6 +277,8 @@ class _SetImages(Sequence[Path | Image.Image]):
 def _as_list(images: Images) -> Sequence[Path | Image.Image]:
     if isinstance(images, LabelledImages):
         return _SetImages(images)
+    if isinstance(images, _SetImages):
+        return images
     items = [images] if isinstance(images, str | Path | Image.Image) else images
     return [Path(item) if isinstance(item, str) else item for item in items]
 

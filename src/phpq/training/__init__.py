@@ -1,6 +1,15 @@
 """The only place where gradients flow."""
 
-from phpq.training.loop import Trainer, train_run
+from phpq.training.loop import Trainer
 from phpq.training.progress import Reporter, SilentReporter, TerminalReporter
+from phpq.training.run import build_trainer, learn_backbone, train_run
 
-__all__ = ["Reporter", "SilentReporter", "TerminalReporter", "Trainer", "train_run"]
+__all__ = [
+    "Reporter",
+    "SilentReporter",
+    "TerminalReporter",
+    "Trainer",
+    "build_trainer",
+    "learn_backbone",
+    "train_run",
+]

@@ -13,10 +13,10 @@ import torch
 from torch import Tensor, nn
 
 from phpq.config import TrainingConfig
-from phpq.model.network import Network
+from phpq.model.method import Method
 
 
-def build_optimizer(network: Network, config: TrainingConfig) -> torch.optim.Optimizer:
+def build_optimizer(network: Method, config: TrainingConfig) -> torch.optim.Optimizer:
     """Create the optimizer that the config names: one group for the backbone, one for the head."""
     groups: list[dict[str, Any]] = network.parameter_groups(
         config.learning_rate, config.head_rate_factor

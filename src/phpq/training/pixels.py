@@ -10,12 +10,13 @@ from pathlib import Path
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
 from phpq.config import RunConfig
 from phpq.data import Dataset, LabelledImages, decode_all
 from phpq.data.batches import PixelSource, ResidentPixels, StreamedPixels, fits_on
-from phpq.model.network import Network
-from phpq.model.retrieval import embed_images, embed_pixels
+from phpq.model.method import Method
+from phpq.model.retrieval import apply_to_images, apply_to_pixels, embed_images, embed_pixels
 from phpq.training.progress import Reporter
 
 EMBED_BATCH = 256  # images embedded at once; large enough to fill a GPU
@@ -29,8 +30,10 @@ class TrainingPixels:
     test: LabelledImages
     source: PixelSource  # of the training split
     resident: ResidentPixels | None  # the same, if it stays on the device
-    embed_train: Callable[[Network], NDArray[np.float32]]
-    embed_test: Callable[[Network], NDArray[np.float32]]
+    embed_train: Callable[[Method], NDArray[np.float32]]
+    embed_test: Callable[[Method], NDArray[np.float32]]
+    # Runs a function of pixels in [0, 1] over the training split as it is encoded.
+    apply_train: Callable[[Callable[[Tensor], Tensor]], Tensor]
 
 
 def load_pixels(
@@ -79,6 +82,9 @@ def _resident(
         embed_test=lambda network: embed_pixels(
             network, queries.pixels, config.data, batch_size=EMBED_BATCH
         ),
+        apply_train=lambda function: apply_to_pixels(
+            function, source.pixels, config.data, device=device, batch_size=EMBED_BATCH
+        ),
     )
 
 
@@ -101,4 +107,5 @@ def _streamed(
         resident=None,
         embed_train=lambda network: embed_images(network, train, config.data),
         embed_test=lambda network: embed_images(network, test, config.data),
+        apply_train=lambda function: apply_to_images(function, train, config.data, device=device),
     )

@@ -19,7 +19,7 @@ from torch import Tensor
 
 from phpq.errors import FormatError
 from phpq.files import write_text
-from phpq.model.network import Network
+from phpq.model.method import Method
 from phpq.model.weights import read_safetensors, write_safetensors
 
 STATE = "state.safetensors"
@@ -29,9 +29,7 @@ METRICS = "metrics.jsonl"
 class RunState:
     """Saves and restores everything that a training step depends on."""
 
-    def __init__(
-        self, network: Network, averaged: Network, optimizer: torch.optim.Optimizer
-    ) -> None:
+    def __init__(self, network: Method, averaged: Method, optimizer: torch.optim.Optimizer) -> None:
         self.network = network
         self.averaged = averaged
         self.optimizer = optimizer
@@ -40,6 +38,7 @@ class RunState:
         """Write the state after `epoch` finished epochs."""
         tensors = {f"network.{k}": v for k, v in self.network.state_dict().items()}
         tensors |= {f"averaged.{k}": v for k, v in self.averaged.state_dict().items()}
+        tensors |= {f"memory.{k}": v for k, v in self.network.memory().items()}
         for index, entry in self.optimizer.state_dict()["state"].items():
             for name, value in entry.items():
                 tensors[f"optimizer.{index}.{name}"] = torch.as_tensor(value)
@@ -49,13 +48,16 @@ class RunState:
         """Restore the last saved state; returns the number of finished epochs."""
         path = folder / STATE
         tensors, metadata = read_safetensors(path)
-        parts: dict[str, dict[str, Tensor]] = {"network": {}, "averaged": {}, "optimizer": {}}
+        kinds = ("network", "averaged", "memory", "optimizer")
+        parts: dict[str, dict[str, Tensor]] = {kind: {} for kind in kinds}
         for key, value in tensors.items():
             part, _, name = key.partition(".")
             parts.setdefault(part, {})[name] = value
         try:
             self.network.load_state_dict(parts["network"])
             self.averaged.load_state_dict(parts["averaged"])
+            for name, target in self.network.memory().items():
+                target.copy_(parts["memory"][name])
             self._load_optimizer(parts["optimizer"])
             return int(metadata["epoch"])
         except (RuntimeError, KeyError, ValueError) as error:

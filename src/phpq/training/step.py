@@ -6,7 +6,6 @@ a step. The first steps of a run are real steps too, run eagerly; nothing is com
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 
@@ -15,8 +14,7 @@ from torch import Tensor
 
 from phpq.config import RunConfig
 from phpq.data.augment import PARAMETERS, Views
-from phpq.losses import phpq_loss
-from phpq.model.network import Network
+from phpq.model.method import Method
 from phpq.training.optimizer import AveragedWeights
 
 EAGER_STEPS = 8  # let cuDNN pick its algorithms and the compiler finish before the capture
@@ -26,8 +24,8 @@ EAGER_STEPS = 8  # let cuDNN pick its algorithms and the compiler finish before 
 class StepResult:
     """What one step leaves on the device."""
 
-    losses: Tensor  # (3,) total, classification, contrastive
-    codes: Tensor  # (B, M) uint8: the hard codes of the batch, for the health of the codebooks
+    losses: Tensor  # (1 + terms,) the whole loss, then the method's terms
+    codes: Tensor  # (B, M) uint8: the hard codes of the batch, for the health of the codes
 
 
 class TrainStep:
@@ -35,7 +33,7 @@ class TrainStep:
 
     def __init__(
         self,
-        network: Network,
+        network: Method,
         optimizer: torch.optim.Optimizer,
         average: AveragedWeights | None,
         config: RunConfig,
@@ -46,35 +44,34 @@ class TrainStep:
         self.config = config
         self.views = Views(config.data)
         self.device = next(network.parameters()).device
-        self.quantized = True
-        self.embed: Callable[[Tensor], Tensor] = network.embed
         if acceleration(config, self.device) == "full":
-            self.embed = torch.compile(network.embed, dynamic=False)
+            for part in network.compiled_parts():
+                part.compile(dynamic=False)
 
-    def __call__(self, pixels: Tensor, labels: Tensor, parameters: Tensor) -> StepResult:
+    def __call__(
+        self, pixels: Tensor, labels: Tensor, rows: Tensor, parameters: Tensor
+    ) -> StepResult:
         """Learn from one batch.
 
         Args:
             pixels: (B, 3, S, S) uint8.
             labels: (B,) int64.
+            rows: (B,) int64, the place of each image in the training set.
             parameters: (B, 8) float32, the augmentation.
         """
         self.network.train()
         images = self.views.train(pixels, parameters)
         images = images.contiguous(memory_format=torch.channels_last)
         with self._autocast():
-            embedding = self.embed(images)
-        network = self.network
-        output = network.quantize(embedding) if self.quantized else network.pass_through(embedding)
-        terms = phpq_loss(output, labels, self.config.loss, self.config.quantizer.num_codebooks)
+            extracted = self.network.extract(images)
+        learned = self.network.objective(extracted, labels, rows)
         self.optimizer.zero_grad(set_to_none=True)
-        torch.autograd.backward(terms.total)
+        torch.autograd.backward(learned.loss)
         self.optimizer.step()
         if self.average is not None:
             self.average.update()
-        losses = torch.stack([terms.total, terms.classification, terms.contrastive])
-        codes = self.network.quantizer.encode(embedding.detach())
-        return StepResult(losses.detach(), codes.to(torch.uint8))
+        losses = torch.stack([learned.loss, *learned.parts])
+        return StepResult(losses.detach(), learned.codes)
 
     def _autocast(self) -> AbstractContextManager[None]:
         wanted = self.config.training.precision
@@ -94,7 +91,7 @@ class GraphedStep:
         self.parameters = torch.zeros(batch_size, PARAMETERS, device=device)
         books = step.config.quantizer.num_codebooks
         self.result = StepResult(
-            torch.zeros(3, device=device),
+            torch.zeros(1 + len(step.network.terms), device=device),
             torch.zeros(batch_size, books, dtype=torch.uint8, device=device),
         )
         self.stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
@@ -127,7 +124,8 @@ class GraphedStep:
         self.done = 0
 
     def _compute(self) -> None:
-        result = self.step(self.pixels[self.rows], self.labels[self.rows], self.parameters)
+        rows = self.rows
+        result = self.step(self.pixels[rows], self.labels[rows], rows, self.parameters)
         self.result.losses.copy_(result.losses)
         self.result.codes.copy_(result.codes)
 

@@ -1,23 +1,56 @@
-"""Every knob of every stage as frozen dataclasses; TOML in, JSON out; no torch.
+"""Every knob of every stage as frozen dataclasses that refuse what cannot work; no torch.
 
-`RunConfig` composes one dataclass per stage. `parse` builds it from nested plain data (a TOML file,
-a checkpoint's JSON), `override` applies `stage.field=value` strings. Both know the type of every
-field, name every fault at once, and refuse a key that does not exist.
+`RunConfig` composes one dataclass per stage.
 """
 
 from __future__ import annotations
 
 import dataclasses
-import json
 import math
-import tomllib
-import typing
-from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
-from phpq.errors import ConfigError, nearest_hint
+from phpq.errors import ConfigError
+
+MethodName = Literal[
+    "phpq",
+    "lsh",
+    "sh",
+    "pq",
+    "itq",
+    "opq",
+    "dpsh",
+    "dth",
+    "dsh",
+    "hashnet",
+    "adsh",
+    "pqn",
+    "fph",
+    "srlh",
+    "exchnet",
+    "cfh",
+    "orthohash",
+    "csq",
+]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MethodConfig:
+    """Which method learns the codes; `phpq.recipes` has the settings that suit each."""
+
+    name: MethodName = "phpq"
+    features: Literal["finetuned", "imagenet"] = "finetuned"  # what lsh, sh, pq, itq, opq code
+    # Share of the epochs, the first, in which the backbone learns to classify and nothing else:
+    # losses over pairs and triplets need far more epochs from ImageNet than from there.
+    classifier_share: float = 0.0
+    options: dict[str, float] = field(default_factory=dict)  # numbers of the method's own
+
+    def __post_init__(self) -> None:
+        faults = _Faults("method")
+        faults.check(
+            0 <= self.classifier_share < 1, f"classifier_share={self.classifier_share}", "in [0, 1)"
+        )
+        faults.raise_all()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,6 +94,7 @@ class ModelConfig:
     levels: int = 3  # how many of the deepest pyramid levels are pooled and fused
     pooling: Literal["gem", "paper"] = "gem"  # mean inside the root, or outside it as printed
     rho: tuple[float, ...] = (3.0, 2.0, 1.0)  # focus of each level, shallow first; 1 avg, inf max
+    rho_mode: Literal["fixed", "input"] = "fixed"  # input: rho is predicted, starting from `rho`
     embedding_dim: int = 1536  # D
     embedding_norm: Literal["batch", "none"] = "batch"  # centre and scale z before it is cut
 
@@ -77,6 +111,11 @@ class ModelConfig:
             f"rho={list(self.rho)}",
             "at least 1 each (inf is max pooling)",
         )
+        faults.check(
+            self.rho_mode == "fixed" or not any(math.isinf(r) for r in self.rho),
+            f"rho={list(self.rho)} with rho_mode={self.rho_mode!r}",
+            "finite: a prediction cannot start from max pooling",
+        )
         faults.check(self.embedding_dim >= 1, f"embedding_dim={self.embedding_dim}", "at least 1")
         faults.raise_all()
 
@@ -89,6 +128,10 @@ class QuantizerConfig:
     codebook_size: int = 256  # K, a power of two up to 256: one byte holds an index
     alpha: float = 4.0  # attention logits are 2 * alpha * cosine
     kappa: int = 5  # codewords that take part for each sub-vector; K is full attention
+    # anneal: kappa falls from K while training; nucleus: as many as the mass asks for, up to kappa
+    kappa_mode: Literal["fixed", "anneal", "nucleus"] = "fixed"
+    anneal_share: float = 0.5  # anneal: share of the epochs with codebooks in which kappa falls
+    nucleus_mass: float = 0.8  # nucleus: share of the full softmax that the codewords must hold
     init: Literal["kmeans", "xavier"] = "kmeans"  # where the codebooks start
     query_norm: Literal["unit", "raw"] = "unit"  # query sub-vectors as trained, or unnormalised
 
@@ -107,6 +150,8 @@ class QuantizerConfig:
             f"kappa={self.kappa} with codebook_size={size}",
             f"from 1 to {size} (={size} is full attention)",
         )
+        faults.check(0 < self.anneal_share <= 1, f"anneal_share={self.anneal_share}", "in (0, 1]")
+        faults.check(0 < self.nucleus_mass <= 1, f"nucleus_mass={self.nucleus_mass}", "in (0, 1]")
         faults.raise_all()
 
     @property
@@ -191,6 +236,7 @@ class TrainingConfig:
 class RunConfig:
     """All stages of one run."""
 
+    method: MethodConfig = field(default_factory=MethodConfig)
     data: DataConfig = field(default_factory=DataConfig)
     model: ModelConfig = field(default_factory=ModelConfig)
     quantizer: QuantizerConfig = field(default_factory=QuantizerConfig)
@@ -229,48 +275,6 @@ def with_bits(config: RunConfig, bits: int) -> RunConfig:
     return dataclasses.replace(config, quantizer=quantizer)
 
 
-def parse(data: Mapping[str, Any]) -> RunConfig:
-    """Build a config from nested plain data; missing fields keep their defaults."""
-    faults: list[str] = []
-    config = _build(RunConfig, data, "", faults)
-    if faults or config is None:
-        raise ConfigError("\n".join(faults))
-    return typing.cast(RunConfig, config)
-
-
-def load_toml(path: Path) -> RunConfig:
-    """Read a config file."""
-    try:
-        data = tomllib.loads(path.read_text("utf-8"))
-    except OSError as error:
-        raise ConfigError(f"Cannot read the config {str(path)!r}: {error.strerror}.") from error
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{str(path)!r} is not valid TOML: {error}.") from error
-    return parse(data)
-
-
-def override(config: RunConfig, assignments: Iterable[str]) -> RunConfig:
-    """Apply `stage.field=value` strings, each value read by the type of its field."""
-    data = to_dict(config)
-    for assignment in assignments:
-        key, equals, text = assignment.partition("=")
-        stage, dot, name = key.strip().partition(".")
-        if not equals or not dot:
-            raise ConfigError(
-                f"{assignment!r} is not of the form stage.field=value, as in training.epochs=10."
-            )
-        data.setdefault(stage, {})[name] = _read_value(text.strip())
-    return parse(data)
-
-
-def to_dict(config: RunConfig) -> dict[str, dict[str, Any]]:
-    """Return the config as nested plain data, ready for JSON."""
-    data = dataclasses.asdict(config)
-    # JSON has no infinity: max pooling is written as a string, and `parse` reads it back.
-    data["model"]["rho"] = ["inf" if math.isinf(r) else r for r in data["model"]["rho"]]
-    return data
-
-
 class _Faults:
     """Collects what is wrong with one stage, to report it all at once."""
 
@@ -285,62 +289,3 @@ class _Faults:
     def raise_all(self) -> None:
         if self.messages:
             raise ConfigError("\n".join(self.messages))
-
-
-def _build(kind: type, data: Mapping[str, Any], prefix: str, faults: list[str]) -> object | None:
-    hints = typing.get_type_hints(kind)
-    values: dict[str, Any] = {}
-    before = len(faults)
-    for key, value in data.items():
-        name = f"{prefix}{key}"
-        if key not in hints:
-            faults.append(f"Unknown option {name!r}. {nearest_hint(key, hints)}")
-        elif dataclasses.is_dataclass(hints[key]):
-            if isinstance(value, Mapping):
-                values[key] = _build(typing.cast(type, hints[key]), value, f"{name}.", faults)
-            else:
-                faults.append(f"{name}={value!r} must be a table of options.")
-        else:
-            values[key] = _typed(hints[key], value, name, faults)
-    if len(faults) > before:
-        return None
-    try:
-        return typing.cast(object, kind(**values))
-    except ConfigError as error:
-        faults.append(str(error))
-        return None
-
-
-def _typed(hint: Any, value: Any, name: str, faults: list[str]) -> Any:
-    origin = typing.get_origin(hint)
-    if origin is Literal:
-        allowed = typing.get_args(hint)
-        if value not in allowed:
-            faults.append(
-                f"{name}={value!r} is not allowed. {nearest_hint(str(value), map(str, allowed))}"
-            )
-        return value
-    if origin is tuple:
-        items = value if isinstance(value, list | tuple) else [value]
-        return tuple(_typed(typing.get_args(hint)[0], item, name, faults) for item in items)
-    number = isinstance(value, int | float) and not isinstance(value, bool)
-    if hint is float and (number or value == "inf"):
-        return float(value)
-    if hint is int and number and float(value).is_integer():
-        return int(value)
-    if hint in (bool, str) and isinstance(value, hint):
-        return value
-    faults.append(f"{name}={value!r} must be of type {hint.__name__}.")
-    return value
-
-
-def _read_value(text: str) -> Any:
-    words = text.lower() if text in ("True", "False") else text
-    if "," in text and not text.startswith("["):
-        words = f"[{text}]"
-    if words.startswith("["):
-        words = words.replace("inf", '"inf"')
-    try:
-        return json.loads(words)
-    except json.JSONDecodeError:
-        return text  # as it was given: a path may hold commas

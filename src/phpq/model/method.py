@@ -1,0 +1,226 @@
+"""What every method of the comparison is: a network that learns, embeds, and owns its codebooks.
+
+    method = build_method(config, num_classes)
+    learned = method.objective(method.extract(images), labels, rows)    while training
+    method.embed(images), method.export()                               for search
+
+`embed` gives vectors, `export` the codebooks that turn them into codes and score them: a hashing
+method embeds signs and exports sign patterns, a quantizer embeds floats. Nothing after this point
+knows which method it serves.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib
+import typing
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, TypeVar
+
+import torch
+from torch import Tensor, nn
+
+from phpq.codes import CodeArray, Codebooks, QueryNorm
+from phpq.config import MethodConfig, RunConfig
+from phpq.errors import ConfigError, nearest_hint
+from phpq.model.backbone import Backbone
+
+# Loaded by name when it is asked for: the methods build upon this module.
+METHODS: dict[str, str] = {
+    "phpq": "phpq.model.network:Network",
+    "lsh": "phpq.methods.lsh:LSH",
+    "sh": "phpq.methods.sh:SpectralHashing",
+    "pq": "phpq.methods.pq:PQ",
+    "itq": "phpq.methods.itq:ITQ",
+    "opq": "phpq.methods.opq:OPQ",
+    "dpsh": "phpq.methods.dpsh:DPSH",
+    "dth": "phpq.methods.dth:DTH",
+    "dsh": "phpq.methods.dsh:DSH",
+    "hashnet": "phpq.methods.hashnet:HashNet",
+    "adsh": "phpq.methods.adsh:ADSH",
+    "pqn": "phpq.methods.pqn:PQN",
+    "fph": "phpq.methods.fph:FPH",
+    "srlh": "phpq.methods.srlh:SRLH",
+    "exchnet": "phpq.methods.exchnet:ExchNet",
+    "cfh": "phpq.methods.cfh:CFH",
+    "orthohash": "phpq.methods.orthohash:OrthoHash",
+    "csq": "phpq.methods.csq:CSQ",
+}
+
+Options = TypeVar("Options")
+
+
+@dataclass(frozen=True, slots=True)
+class Learned:
+    """What one batch yields while training."""
+
+    loss: Tensor  # scalar, to be minimised
+    parts: tuple[Tensor, ...]  # a scalar for each of the method's `terms`
+    codes: Tensor  # (B, M) uint8, the hard codes of the batch, for the health of the codes
+
+
+@dataclass(frozen=True, slots=True)
+class TrainingSet:
+    """What a method may look at between epochs.
+
+    Attributes:
+        labels: (N,) int64, on the device.
+        num_classes: Classes, numbered from 0.
+        seed: Of the run.
+        epochs: Of the run.
+        embed: Returns the (N, D) embeddings of the training images by the evaluated network.
+        apply: Runs a function of pixels (B, 3, H, W) in [0, 1] over all training images as they are
+            encoded (no augmentation) and returns its (N, ...) float32 results, on the device.
+        message: Tells the user what is being done.
+    """
+
+    labels: Tensor
+    num_classes: int
+    seed: int
+    epochs: int
+    embed: Callable[[], Tensor]
+    apply: Callable[[Callable[[Tensor], Tensor]], Tensor]
+    message: Callable[[str], None] = field(default=lambda text: None)
+
+
+@dataclass(frozen=True, slots=True)
+class EpochChange:
+    """What `prepare_epoch` did.
+
+    Attributes:
+        adopt: Sub-modules that were set, not learned: the averaged weights take them as they are.
+        new_step: Steps compute something else from now on, so that a captured graph is stale.
+    """
+
+    adopt: tuple[str, ...] = ()
+    new_step: bool = False
+
+
+class Method(nn.Module):
+    """A network with a way to learn and a way to be searched.
+
+    Attributes:
+        terms: Names of the parts of the loss.
+        backbone: Images to a feature pyramid.
+        query_norm: How queries are scored, see `Codebooks.lookup_tables`.
+        embedding_dim: D of `embed`.
+        fitted_last: Codes exist only after `complete`: there is nothing to evaluate before.
+    """
+
+    terms: ClassVar[tuple[str, ...]] = ()
+    fitted_last: ClassVar[bool] = False
+    backbone: Backbone
+    query_norm: QueryNorm
+    embedding_dim: int
+
+    @property
+    def learns(self) -> bool:
+        """Whether there is anything to learn by gradient."""
+        return True
+
+    def extract(self, images: Tensor) -> Any:
+        """Return what `objective` needs of pixels (B, 3, H, W) in [0, 1]; may run in bfloat16."""
+        raise NotImplementedError
+
+    def objective(self, extracted: Any, labels: Tensor, rows: Tensor) -> Learned:
+        """Return the loss of a batch; shapes and control flow must not depend on values.
+
+        Args:
+            extracted: From `extract`.
+            labels: (B,) int64.
+            rows: (B,) int64, the place of each image in the training set.
+        """
+        raise NotImplementedError
+
+    def embed(self, images: Tensor, *, mirrored: bool = False) -> Tensor:
+        """Return (B, D) float32 of pixels in [0, 1]; `mirrored` averages with the mirror image."""
+        raise NotImplementedError
+
+    def export(self) -> Codebooks:
+        """Return the codebooks for the numpy side."""
+        raise NotImplementedError
+
+    def start(self, training: TrainingSet) -> None:
+        """Get ready to learn from a training set: once, before anything is loaded or learned."""
+
+    def prepare_epoch(self, epoch: int, training: TrainingSet) -> EpochChange:
+        """Do what is to be done before an epoch (from 0); on resuming, only from that one on."""
+        return EpochChange()
+
+    def complete(self, training: TrainingSet) -> None:
+        """Fit what is fitted once learning is over."""
+
+    def memory(self) -> dict[str, Tensor]:
+        """Return tensors that learning needs and search does not; they are saved for resuming."""
+        return {}
+
+    def learned_codes(self) -> CodeArray | None:
+        """Return (N, M) uint8 codes of the training set that were learned from its labels."""
+        return None
+
+    def compiled_parts(self) -> tuple[nn.Module, ...]:
+        """Return the sub-modules that are worth compiling."""
+        return (self.backbone,)
+
+    def parameter_groups(self, rate: float, head_factor: float) -> list[dict[str, object]]:
+        """Split the parameters: the backbone at `rate`, all that starts from nothing faster."""
+        trunk = list(self.backbone.parameters())
+        known = {id(p) for p in trunk}
+        head = [p for p in self.parameters() if id(p) not in known]
+        return [
+            {"params": trunk, "base_rate": rate},
+            {"params": head, "base_rate": rate * head_factor},
+        ]
+
+
+def build_method(config: RunConfig, num_classes: int, *, load_weights: bool = True) -> Method:
+    """Create the method that the config names.
+
+    Args:
+        config: Every setting.
+        num_classes: Classes of the training set.
+        load_weights: False leaves the backbone as initialised, for a checkpoint to fill.
+    """
+    module, _, name = METHODS[config.method.name].partition(":")
+    kind: Any = getattr(importlib.import_module(module), name)
+    return typing.cast(Method, kind(config, num_classes, load_weights=load_weights))
+
+
+@dataclass(frozen=True, slots=True)
+class NoOptions:
+    """For methods whose numbers are all in the stages of the config."""
+
+
+def read_options(kind: type[Options], config: MethodConfig) -> Options:
+    """Build a method's own numbers from `method.options`.
+
+    Args:
+        kind: A dataclass of numbers with defaults; it checks their ranges itself.
+        config: Names the method and its options.
+    """
+    known = {item.name: item.type for item in dataclasses.fields(typing.cast(Any, kind))}
+    faults = [
+        f"The method {config.name!r} has no option {name!r}. "
+        + (nearest_hint(name, known) if known else "It has none.")
+        for name in config.options
+        if name not in known
+    ]
+    if faults:
+        raise ConfigError("\n".join(faults))
+    return kind(**config.options)
+
+
+def check_option(method: str, seen: str, allowed: str, *, good: bool) -> None:
+    """Raise a `ConfigError` about an option unless it is good."""
+    if not good:
+        raise ConfigError(f"method.options.{seen} of {method!r} must be {allowed}.")
+
+
+@torch.no_grad()
+def pack_bits(values: Tensor) -> Tensor:
+    """Pack the signs of (B, bits) into (B, bits / 8) uint8, as `binary_codes.pack_signs` does."""
+    bits = (values >= 0).view(len(values), -1, 8).to(torch.uint8)
+    # Made on the device: a copy from the host would not do inside a captured graph.
+    places = torch.arange(8, dtype=torch.uint8, device=values.device)
+    return (bits << places).sum(-1, dtype=torch.uint8)

@@ -1,0 +1,63 @@
+"""The table of methods, their options, and what they share."""
+
+from __future__ import annotations
+
+import importlib
+from dataclasses import dataclass
+
+import numpy as np
+import pytest
+import torch
+
+from phpq.binary_codes import pack_signs
+from phpq.config import MethodConfig
+from phpq.errors import ConfigError
+from phpq.model import Network, build_method
+from phpq.model.method import METHODS, Method, check_option, pack_bits, read_options
+from phpq.recipes import RECIPES
+from tiny_runs import CLASSES, tiny_config
+
+
+@dataclass(frozen=True)
+class SomeOptions:
+    margin: float = 0.5
+
+    def __post_init__(self) -> None:
+        check_option("some", f"margin={self.margin}", "above 0", good=self.margin > 0)
+
+
+def test_the_table_names_every_method_and_each_is_one() -> None:
+    assert set(METHODS) == set(RECIPES)
+    for place in METHODS.values():
+        module, _, name = place.partition(":")
+        assert issubclass(getattr(importlib.import_module(module), name), Method)
+
+
+def test_the_default_is_phpq() -> None:
+    assert isinstance(build_method(tiny_config(), CLASSES), Network)
+
+
+def test_options_are_read_and_checked() -> None:
+    assert read_options(SomeOptions, MethodConfig()).margin == 0.5
+    assert read_options(SomeOptions, MethodConfig(options={"margin": 2.0})).margin == 2.0
+    with pytest.raises(ConfigError, match=r"no option 'margn'.*Did you mean 'margin'"):
+        read_options(SomeOptions, MethodConfig(options={"margn": 1.0}))
+    with pytest.raises(ConfigError, match=r"options\.margin=-1\.0 of 'some' must be above 0"):
+        read_options(SomeOptions, MethodConfig(options={"margin": -1.0}))
+
+
+def test_packing_on_the_device_is_packing_in_numpy() -> None:
+    values = torch.randn(7, 24)
+    values[0, 0] = 0
+    packed = pack_bits(values)
+    assert packed.dtype == torch.uint8
+    np.testing.assert_array_equal(packed.numpy(), pack_signs(values.numpy()))
+
+
+def test_the_head_learns_faster_than_the_backbone() -> None:
+    bits = ("quantizer.codebook_size=256", "quantizer.num_codebooks=2")
+    network = build_method(tiny_config("method.name=orthohash", *bits), CLASSES)
+    trunk, head = network.parameter_groups(0.1, 10)
+    assert (trunk["base_rate"], head["base_rate"]) == (0.1, 1.0)
+    parameters = [*trunk["params"], *head["params"]]  # type: ignore[misc]
+    assert {id(p) for p in parameters} == {id(p) for p in network.parameters()}

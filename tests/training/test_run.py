@@ -1,0 +1,85 @@
+"""A run in two parts: the backbone learns to classify, then the method goes on from it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from phpq.config import RunConfig
+from phpq.errors import ConfigError
+from phpq.evaluation.history import read_rows
+from phpq.model import load
+from phpq.recipes import classifier_config
+from phpq.training import SilentReporter, Trainer, build_trainer, learn_backbone
+from phpq.training.state import STATE
+from tiny_runs import tiny_birds, tiny_config, tiny_train
+
+CPU = torch.device("cpu")
+
+
+def two_parts(*assignments: str) -> RunConfig:
+    """Return the settings of a run whose first half is the classifier's."""
+    bits = ("quantizer.codebook_size=256", "quantizer.num_codebooks=2", "quantizer.kappa=5")
+    return tiny_config("method.name=dth", "method.classifier_share=0.5", *bits, *assignments)
+
+
+def built(config: RunConfig, *, begun: bool = False) -> Trainer:
+    return build_trainer(tiny_birds(), config, device=CPU, reporter=SilentReporter(), begun=begun)
+
+
+def test_the_method_goes_on_from_the_classifiers_backbone() -> None:
+    config = two_parts()
+    first = classifier_config(config)
+    assert first is not None
+    classifier = Trainer(tiny_birds(), first, device=CPU, reporter=SilentReporter())
+    before = {k: v.clone() for k, v in classifier.network.backbone.state_dict().items()}
+    learned = learn_backbone(classifier)
+    assert any(not torch.equal(before[name], learned[name]) for name in learned)
+    trainer = built(config)
+    assert trainer.config.training.epochs == 2
+    for network in (trainer.network, trainer.averaged):
+        state = network.backbone.state_dict()
+        assert all(torch.equal(state[name], learned[name]) for name in learned)
+
+
+def test_epochs_are_counted_over_both_parts(tmp_path: Path) -> None:
+    model = tiny_train(tmp_path, two_parts("training.evaluate_every=1"))
+    assert [row["epoch"] for row in read_rows(tmp_path)] == [3, 4]
+    assert model.epochs == 4 == load(tmp_path, device="cpu").epochs
+    assert not (tmp_path / STATE).exists()
+
+
+def test_a_method_that_has_begun_is_not_fine_tuned_again() -> None:
+    config = two_parts()
+    fresh = Trainer(tiny_birds(), config, device=CPU, reporter=SilentReporter())
+    spared = built(config, begun=True)
+    for name, value in fresh.network.backbone.state_dict().items():
+        assert torch.equal(value, spared.network.backbone.state_dict()[name]), name
+
+
+def test_bad_options_show_before_the_first_epoch(tmp_path: Path) -> None:
+    class NeverStarted(SilentReporter):
+        def step(self, epoch: int, number: int) -> None:
+            pytest.fail("it learned")
+
+    config = two_parts("method.options.margni=1")
+    with pytest.raises(ConfigError, match="no option 'margni'"):
+        tiny_train(tmp_path / "run", config, reporter=NeverStarted())
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_run_killed_in_its_first_part_starts_again(tmp_path: Path) -> None:
+    class Stop(Exception):
+        """Ends a run in the middle."""
+
+    class StopEarly(SilentReporter):
+        def step(self, epoch: int, number: int) -> None:
+            raise Stop
+
+    with pytest.raises(Stop):
+        tiny_train(tmp_path / "run", two_parts(), reporter=StopEarly())
+    again = tiny_train(tmp_path / "run", two_parts(), resume=True)
+    whole = tiny_train(tmp_path / "whole", two_parts())
+    assert again.fingerprint() == whole.fingerprint()
