@@ -1,0 +1,52 @@
+"""DTH (Lai et al., CVPR 2015, also DNNH): triplets of tanh codes.
+
+L = mean over the violating triplets of a batch of max(0, |a-p|^2 - |a-n|^2 + m), divided by the
+bits. The original cuts the features in one slice a bit and thresholds sigmoids; this is the form
+used with ResNet-18 (one linear layer, tanh, all triplets of the batch), whose margins 8 at 16 bits
+and 20 at 64 are m = 4 + bits / 4: opposite bits are 4 apart, so one bit and a sixteenth of them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from phpq.config import RunConfig
+from phpq.methods.hashing import HashingMethod, batch_triplet_loss
+from phpq.model.method import check_option, read_options
+
+
+@dataclass(frozen=True, slots=True)
+class DTHOptions:
+    """Numbers of the method: the margin is margin_base + margin_share * bits.
+
+    Attributes:
+        margin_base: Part of the margin that every length has.
+        margin_share: Part of the margin that grows with the length.
+    """
+
+    margin_base: float = 4.0
+    margin_share: float = 0.25
+
+    def __post_init__(self) -> None:
+        for name in ("margin_base", "margin_share"):
+            value = getattr(self, name)
+            check_option("dth", f"{name}={value}", "0 or more", good=value >= 0)
+
+
+class DTH(HashingMethod):
+    """Codes that are closer to their class than to others by a margin."""
+
+    def __init__(self, config: RunConfig, num_classes: int, *, load_weights: bool = True) -> None:
+        super().__init__(config, num_classes, load_weights=load_weights)
+        self.options = read_options(DTHOptions, config.method)
+        self.margin = self.options.margin_base + self.options.margin_share * self.bits
+
+    def squash(self, outputs: Tensor) -> Tensor:
+        """Bound the outputs by tanh."""
+        return outputs.tanh()
+
+    def loss(self, outputs: Tensor, labels: Tensor, rows: Tensor) -> tuple[Tensor, ...]:
+        """Return the triplet loss a bit."""
+        return (batch_triplet_loss(outputs, labels, self.margin) / self.bits,)

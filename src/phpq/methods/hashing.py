@@ -1,0 +1,174 @@
+"""What all deep hashing methods share: a backbone, one linear layer, and the signs of its outputs.
+
+In: pixels. Out: u (B, bits) floats while training, their signs for search. A method adds its loss.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import ClassVar, cast
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from phpq.binary_codes import sign_codebooks
+from phpq.codes import Codebooks
+from phpq.config import RunConfig
+from phpq.model.backbone import build_backbone
+from phpq.model.method import Learned, Method, pack_bits
+
+HEAD_DEVIATION = 0.01  # of the normal distribution that the hash layer starts from (HashNet)
+
+
+class HashLayer(nn.Linear):
+    """A linear layer whose outputs are centred and scaled over the batch, bit by bit.
+
+    Pooled ReLU features share one large direction. Uncentred, every image gets the same sign in
+    most bits and stays there; PHPQ centres its embeddings for the same reason, by the same setting
+    (`model.embedding_norm`).
+    """
+
+    def __init__(self, inputs: int, bits: int, *, centred: bool) -> None:
+        super().__init__(inputs, bits)
+        nn.init.normal_(self.weight, std=HEAD_DEVIATION)
+        nn.init.zeros_(self.bias)
+        self.norm: nn.Module = nn.BatchNorm1d(bits) if centred else nn.Identity()
+
+    def forward(self, descriptors: Tensor) -> Tensor:
+        """Return (B, bits) of (B, inputs)."""
+        return cast(Tensor, self.norm(super().forward(descriptors)))
+
+
+class HashingMethod(Method):
+    """Global average pooling of the last stage, then a linear hash layer.
+
+    A subclass gives `loss`; it may override `squash` (the activation while training) and, for other
+    descriptors than the pooled last stage, `describe` together with `descriptor_dim` or `levels`.
+    """
+
+    levels = 1  # deepest stages that the backbone returns
+    # Whether outputs are centred over the batch: None leaves it to `model.embedding_norm`.
+    centred: ClassVar[bool | None] = None
+
+    def __init__(self, config: RunConfig, num_classes: int, *, load_weights: bool = True) -> None:
+        super().__init__()
+        self.bits = config.quantizer.bits
+        self.num_classes = num_classes
+        self.query_norm = "raw"
+        self.embedding_dim = self.bits
+        self._codebooks = sign_codebooks(self.bits)
+        pyramid = replace(config.model, levels=self.levels, rho=(1.0,) * self.levels)
+        self.backbone = build_backbone(pyramid, load_weights=load_weights)
+        asked = config.model.embedding_norm == "batch"
+        centred = asked if self.centred is None else self.centred
+        self.hash = HashLayer(self.descriptor_dim, self.bits, centred=centred)
+
+    @property
+    def descriptor_dim(self) -> int:
+        """Length of what `describe` returns."""
+        return self.backbone.channels[-1]
+
+    def describe(self, pyramid: list[Tensor]) -> Tensor:
+        """Pool the feature maps, shallow first, into (B, descriptor_dim) float32."""
+        return pyramid[-1].float().mean((2, 3))
+
+    def squash(self, outputs: Tensor) -> Tensor:
+        """Apply the activation of the hash layer to (B, bits)."""
+        return outputs
+
+    def loss(self, outputs: Tensor, labels: Tensor, rows: Tensor) -> tuple[Tensor, ...]:
+        """Return the loss and its parts (one for each of `terms`) of u (B, bits) float32."""
+        raise NotImplementedError
+
+    def extract(self, images: Tensor) -> Tensor:
+        """Return u (B, bits) float32."""
+        pyramid = self.backbone(self.backbone.normalise(images))
+        with torch.autocast(images.device.type, enabled=False):
+            return self.squash(self.hash(self.describe(pyramid)))
+
+    def objective(self, extracted: Tensor, labels: Tensor, rows: Tensor) -> Learned:
+        """Return the method's loss and the signs of the batch."""
+        total, *parts = self.loss(extracted, labels, rows)
+        return Learned(total, tuple(parts), pack_bits(extracted))
+
+    def embed(self, images: Tensor, *, mirrored: bool = False) -> Tensor:
+        """Return the signs (B, bits) as -1 and +1; zero counts as positive."""
+        outputs = self.extract(images)
+        if mirrored:
+            outputs = outputs + self.extract(images.flip(-1))
+        return torch.where(outputs >= 0, 1.0, -1.0)
+
+    def export(self) -> Codebooks:
+        """Return the sign patterns."""
+        return self._codebooks
+
+
+def similar_pairs(labels: Tensor, others: Tensor | None = None) -> Tensor:
+    """Return (B, N) float32: 1 where two images have the same class."""
+    return (labels[:, None] == (labels if others is None else others)[None, :]).float()
+
+
+def balanced_mean(
+    values: Tensor,
+    similar: Tensor,
+    counted: Tensor | None = None,
+    *,
+    similar_share: float = 0.5,
+) -> Tensor:
+    """Average (B, N) pair losses with a fixed weight of each kind of pairs, by default the same.
+
+    With 200 classes one pair in 200 is similar: in a plain mean the others drown it.
+
+    Args:
+        values: (B, N).
+        similar: (B, N) of 0 and 1.
+        counted: (B, N) of 0 and 1, the pairs that count; None counts all.
+        similar_share: Weight of the similar pairs' mean; the dissimilar pairs have the rest.
+    """
+    counted = torch.ones_like(values) if counted is None else counted
+    positive, negative = similar * counted, (1 - similar) * counted
+    alike = (values * positive).sum() / positive.sum().clamp(min=1)
+    unlike = (values * negative).sum() / negative.sum().clamp(min=1)
+    return similar_share * alike + (1 - similar_share) * unlike
+
+
+def other_images(labels: Tensor) -> Tensor:
+    """Return (B, B) float32: 0 on the diagonal, where an image meets itself."""
+    return 1 - torch.eye(len(labels), device=labels.device)
+
+
+def pair_likelihood(products: Tensor, similar: Tensor) -> Tensor:
+    """Return log(1 + exp(x)) - s x of (B, N) products x and similarities s of 0 and 1.
+
+    Both cases are a softplus, of x or of -x: the difference of two large numbers loses digits.
+    """
+    return F.softplus((1 - 2 * similar) * products)
+
+
+def quantization_gap(outputs: Tensor) -> Tensor:
+    """Return the mean of (|u| - 1)^2: how far outputs are from signs."""
+    return (outputs.abs() - 1).square().mean()
+
+
+def squared_distances(outputs: Tensor) -> Tensor:
+    """Return the squared distances (B, B) between all rows of (B, bits)."""
+    square = outputs.square().sum(1)
+    return (square[:, None] + square[None, :] - 2 * outputs @ outputs.T).clamp(min=0)
+
+
+def batch_triplet_loss(outputs: Tensor, labels: Tensor, margin: float) -> Tensor:
+    """Average max(0, |a-p|^2 - |a-n|^2 + margin) over the triplets of a batch that violate it.
+
+    Args:
+        outputs: (B, bits).
+        labels: (B,) int64.
+        margin: In squared distance.
+    """
+    distances = squared_distances(outputs)
+    similar = similar_pairs(labels)
+    positive = (similar * other_images(labels))[:, :, None]  # (B, P, 1)
+    negative = (1 - similar)[:, None, :]  # (B, 1, N)
+    hinge = F.relu(distances[:, :, None] - distances[:, None, :] + margin)  # (B, P, N)
+    wanted = positive * negative * (hinge > 0)
+    return (hinge * wanted).sum() / wanted.sum().clamp(min=1)

@@ -1,0 +1,36 @@
+"""LSH (Datar et al., SCG 2004; Charikar, STOC 2002): the sides of random hyperplanes.
+
+b = sign(W x), W (bits, C) of normal random numbers, x centred: nothing is learned but the mean. The
+paper's citation is the p-stable scheme floor((a.x + b) / w); the comparisons of this field, ours
+too, use signs. These are random projections: `faiss.IndexLSH` draws a random rotation, which allows
+no more bits than dimensions. Results depend on the draw: average over several seeds.
+"""
+
+from __future__ import annotations
+
+from typing import cast
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from phpq.codes import FloatArray
+from phpq.config import RunConfig
+from phpq.methods.shallow import ShallowHashing
+
+
+class LSH(ShallowHashing):
+    """Signs of random projections."""
+
+    def __init__(self, config: RunConfig, num_classes: int, *, load_weights: bool = True) -> None:
+        super().__init__(config, num_classes, load_weights=load_weights)
+        self.register_buffer("projection", torch.zeros(self.bits, self.feature_dim))
+
+    def fit(self, features: FloatArray, seed: int) -> None:
+        """Draw the hyperplanes; features have no say in it."""
+        generator = np.random.default_rng(seed)
+        self.store("projection", generator.standard_normal((self.bits, self.feature_dim)))
+
+    def scores(self, features: Tensor) -> Tensor:
+        """Return W x."""
+        return features @ cast(Tensor, self.projection).T

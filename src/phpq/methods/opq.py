@@ -1,0 +1,84 @@
+"""OPQ, optimized product quantization (Ge, He, Ke, Sun, CVPR 2013): PQ after a fitted rotation.
+
+Alternates product quantization of R x and the R that brings the rows closest to their codewords
+(`faiss.OPQMatrix`). The features are first reduced to `pca_dim` principal axes: with some thousand
+training images a rotation of all of them overfits, and the rest is noise to L2 anyway. The search
+is that of PQ.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import cast
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from phpq.codes import FloatArray
+from phpq.config import RunConfig
+from phpq.methods.pq import PQ
+from phpq.methods.shallow import Numbers, principal_axes
+from phpq.model.method import check_option, read_options
+
+
+@dataclass(frozen=True, slots=True)
+class OPQOptions:
+    """Numbers of the method.
+
+    Attributes:
+        pca_dim: Principal axes that are kept, at most; rounded down to a multiple of M.
+    """
+
+    pca_dim: float = 128
+
+    def __post_init__(self) -> None:
+        good = self.pca_dim >= 1 and float(self.pca_dim).is_integer()
+        check_option("opq", f"pca_dim={self.pca_dim}", "a whole number from 1", good=good)
+
+
+class OPQ(PQ):
+    """Nearest centroids of the blocks of a rotated feature."""
+
+    def __init__(self, config: RunConfig, num_classes: int, *, load_weights: bool = True) -> None:
+        super().__init__(config, num_classes, load_weights=load_weights)
+        total = self.num_codebooks * self.sub_dim
+        self.register_buffer("centre", torch.zeros(self.feature_dim))  # of unit features
+        self.register_buffer("rotation", torch.zeros(total, self.feature_dim))
+
+    def choose_sub_dim(self) -> int:
+        """Return the length of a block: as many axes as fit, but at least one a codebook."""
+        wanted = int(read_options(OPQOptions, self.config.method).pca_dim)
+        return max(1, min(wanted, self.feature_dim) // self.num_codebooks)
+
+    def transform(self, features: Tensor) -> Tensor:
+        """Reduce and rotate centred features (N, C) of unit length to (N, M sub_dim)."""
+        return (features - cast(Tensor, self.centre)) @ cast(Tensor, self.rotation).T
+
+    def fit(self, features: FloatArray, seed: int) -> None:
+        """Find axes, rotation and codewords."""
+        total = self.num_codebooks * self.sub_dim
+        found = principal_axes(features, min(total, self.feature_dim))
+        axes = np.zeros((total, self.feature_dim))
+        axes[: len(found.axes)] = found.axes
+        rows = ((features - found.mean) @ axes.T).astype(np.float32)
+        self.store("centre", found.mean)
+        self.store("rotation", self._rotation(rows, seed) @ axes)
+        super().fit(features, seed)
+
+    def _rotation(self, rows: FloatArray, seed: int) -> Numbers:
+        """Return the (total, total) matrix that suits product quantization of (N, total) rows."""
+        import faiss
+
+        total, size = rows.shape[1], self.codebook_size
+        if len(rows) <= size:  # every row becomes a codeword: any rotation is perfect
+            return np.eye(total)
+        matrix = faiss.OPQMatrix(total, self.num_codebooks)
+        matrix.max_train_points = len(rows)
+        quantizer = faiss.ProductQuantizer(total, self.num_codebooks, size.bit_length() - 1)
+        quantizer.cp.seed = seed
+        quantizer.cp.min_points_per_centroid = 1  # no warning: small galleries are our case
+        matrix.pq = quantizer
+        matrix.train(rows)
+        rotation: Numbers = faiss.vector_to_array(matrix.A).reshape(total, total)
+        return rotation

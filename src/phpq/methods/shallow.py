@@ -1,0 +1,216 @@
+"""What all shallow methods share: features of a network, and codes that are fitted to them.
+
+In: pixels, or features (N, C) that were computed before. Out: embeddings (N, D) for search. The
+features are the pooled last stage of the backbone, as it came ("imagenet") or after it learned to
+classify ("finetuned"); centred with the mean of the training set, then scaled to unit length.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any, cast
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from phpq.binary_codes import sign_codebooks
+from phpq.codes import Codebooks, FloatArray, check_embeddings
+from phpq.config import RunConfig
+from phpq.errors import ConfigError, NotTrainedError, ShapeError
+from phpq.model.backbone import build_backbone
+from phpq.model.method import Learned, Method, TrainingSet, read_options
+
+Numbers = NDArray[Any]  # fits are computed in float64, buffers are float32
+
+RANK_TOLERANCE = 1e-6  # of the largest variance: directions with less are rounding errors
+
+
+@dataclass(frozen=True, slots=True)
+class NoOptions:
+    """For methods without numbers of their own."""
+
+
+class ShallowMethod(Method):
+    """Features, then codes that `fit` finds without gradients.
+
+    A subclass gives `fit`, which writes into its persistent buffers, and `project`, which reads
+    nothing else. With cached features neither images nor the backbone are needed:
+
+        method.fit_features(train, seed=0)
+        codes = method.export().encode(method.encode_features(gallery).numpy())
+    """
+
+    fitted_last = True
+
+    def __init__(self, config: RunConfig, num_classes: int, *, load_weights: bool = True) -> None:
+        super().__init__()
+        self.config = config
+        self.query_norm = "raw"
+        pyramid = replace(config.model, levels=1, rho=(1.0,))
+        self.backbone = build_backbone(pyramid, load_weights=load_weights)
+        self.feature_dim = self.backbone.channels[-1]
+        if self.learns:
+            self.classifier = nn.Linear(self.feature_dim, num_classes)
+        self.register_buffer("mean", torch.zeros(self.feature_dim))
+        self.register_buffer("fitted", torch.zeros((), dtype=torch.uint8))
+
+    @property
+    def learns(self) -> bool:
+        """Whether the features are fine-tuned; ImageNet's are taken as they are."""
+        return self.config.method.features == "finetuned"
+
+    def fit(self, features: FloatArray, seed: int) -> None:
+        """Fit the codes to centred features (N, C) float32 of unit length."""
+        raise NotImplementedError
+
+    def project(self, features: Tensor) -> Tensor:
+        """Return the embeddings (N, D) of centred features (N, C) of unit length."""
+        raise NotImplementedError
+
+    def describe_features(self, images: Tensor, *, mirrored: bool = False) -> Tensor:
+        """Return the features (B, C) float32 of pixels in [0, 1], neither centred nor scaled."""
+        features = self._pooled(images)
+        return (features + self._pooled(images.flip(-1))) / 2 if mirrored else features
+
+    def _pooled(self, images: Tensor) -> Tensor:
+        pyramid: list[Tensor] = self.backbone(self.backbone.normalise(images))
+        with torch.autocast(images.device.type, enabled=False):
+            return pyramid[-1].float().mean((2, 3))
+
+    @torch.no_grad()
+    def fit_features(self, features: Tensor, *, seed: int) -> None:
+        """Fit mean and codes to the features of a training set.
+
+        Args:
+            features: (N, C) float32 from `describe_features`, on any device.
+            seed: Of whatever the method draws.
+        """
+        rows = check_embeddings("features", features.cpu().numpy(), self.feature_dim)
+        if not len(rows):
+            raise ShapeError("features has no rows; expected at least one. Give a training set.")
+        self.store("mean", rows.mean(0, dtype=np.float64))
+        self.fit(self._normalised(features).cpu().numpy(), seed)
+        self.store("fitted", np.ones(()))
+
+    def encode_features(self, features: Tensor) -> Tensor:
+        """Return the embeddings (N, D) float32 of features (N, C) from `describe_features`."""
+        with torch.autocast(features.device.type, enabled=False):
+            return self.project(self._normalised(features))
+
+    def _normalised(self, features: Tensor) -> Tensor:
+        mean = cast(Tensor, self.mean)
+        return F.normalize(features.float().to(mean.device) - mean, dim=1)
+
+    @torch.no_grad()
+    def store(self, name: str, values: Numbers) -> None:
+        """Copy fitted values into a persistent buffer of the same shape."""
+        buffer = self.get_buffer(name)
+        assert buffer.shape == values.shape, (name, buffer.shape, values.shape)
+        buffer.copy_(torch.tensor(values))
+
+    def complete(self, training: TrainingSet) -> None:
+        """Fit the codes to the features of the training set, seen as they are encoded."""
+        mirrored = self.config.data.eval_flip
+        training.message(f"fitting the codes of {self.config.method.name}")
+        features = training.apply(lambda images: self.describe_features(images, mirrored=mirrored))
+        self.fit_features(features, seed=training.seed)
+
+    def extract(self, images: Tensor) -> Tensor:
+        """Return the features (B, C) float32."""
+        return self.describe_features(images)
+
+    def objective(self, extracted: Tensor, labels: Tensor, rows: Tensor) -> Learned:
+        """Classify the features; there are no codes yet."""
+        loss = F.cross_entropy(
+            self.classifier(extracted), labels, label_smoothing=self.config.loss.label_smoothing
+        )
+        books = self.config.quantizer.num_codebooks
+        codes = torch.zeros(len(labels), books, dtype=torch.uint8, device=labels.device)
+        return Learned(loss, (), codes)
+
+    def embed(self, images: Tensor, *, mirrored: bool = False) -> Tensor:
+        """Return the embeddings (B, D) float32 of pixels in [0, 1]."""
+        return self.encode_features(self.describe_features(images, mirrored=mirrored))
+
+    def codebooks(self) -> Codebooks:
+        """Return the codebooks as the buffers are."""
+        raise NotImplementedError
+
+    def export(self) -> Codebooks:
+        """Return the codebooks for the numpy side.
+
+        Raises:
+            NotTrainedError: If the codes were not fitted: the run ended too early.
+        """
+        if not cast(Tensor, self.fitted).item():
+            raise NotTrainedError(
+                f"The codes of {self.config.method.name!r} are not fitted: that is the last step "
+                "of training. Continue the run with: phpq train --resume FOLDER"
+            )
+        return self.codebooks()
+
+
+class ShallowHashing(ShallowMethod):
+    """Shallow methods whose codes are the signs of `scores`; zero counts as positive."""
+
+    def __init__(self, config: RunConfig, num_classes: int, *, load_weights: bool = True) -> None:
+        super().__init__(config, num_classes, load_weights=load_weights)
+        read_options(NoOptions, config.method)
+        self.bits = config.quantizer.bits
+        self.embedding_dim = self.bits
+        self._codebooks = sign_codebooks(self.bits)
+
+    def scores(self, features: Tensor) -> Tensor:
+        """Return (N, bits) floats of centred features (N, C) of unit length."""
+        raise NotImplementedError
+
+    def project(self, features: Tensor) -> Tensor:
+        """Return the signs (N, bits) as -1 and +1."""
+        return torch.where(self.scores(features) >= 0, 1.0, -1.0)
+
+    def codebooks(self) -> Codebooks:
+        """Return the sign patterns."""
+        return self._codebooks
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class PrincipalAxes:
+    """The directions of largest variance.
+
+    Attributes:
+        mean: (C,) float64.
+        axes: (n, C) float64, orthonormal, largest variance first; zero rows beyond the rank.
+        rank: How many directions vary at all, of all C.
+    """
+
+    mean: Numbers
+    axes: Numbers
+    rank: int
+
+
+def principal_axes(features: Numbers, count: int) -> PrincipalAxes:
+    """Find the `count` (at most C) principal axes of features (N, C), deterministically.
+
+    Each axis points to where its largest component is positive.
+    """
+    rows = features.astype(np.float64)
+    mean = rows.mean(0)
+    variances, vectors = np.linalg.eigh((rows - mean).T @ (rows - mean) / len(rows))
+    variances, axes = variances[::-1], vectors.T[::-1][:count]
+    rank = int((variances > RANK_TOLERANCE * max(variances[0], 0.0)).sum())
+    largest = np.abs(axes).argmax(1)
+    axes = axes * np.sign(axes[np.arange(len(axes)), largest])[:, None]
+    return PrincipalAxes(mean, np.where(np.arange(len(axes))[:, None] < rank, axes, 0.0), rank)
+
+
+def check_rank(method: str, *, bits: int, rank: int, of: str) -> None:
+    """Raise a `ConfigError` if a method that needs a direction for each bit has too few."""
+    if bits > rank:
+        raise ConfigError(
+            f"{method!r} with bits={bits} needs as many independent directions, but the features "
+            f"of {of} have {rank}. Use fewer bits (quantizer.num_codebooks), a wider backbone or "
+            "more training images."
+        )

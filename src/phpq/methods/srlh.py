@@ -1,0 +1,134 @@
+"""SRLH (Zeng, Lai and Yin, 2019): codes of an image and of regions that it finds, no boxes given.
+
+Our reconstruction from its abstract: region localisation and hashing are trained jointly, with
+regions at several scales from several layers, and cross-entropy on the code. Ours: in stages 3 and
+4 a 1 x 1 convolution gives a map; its softmax has a mean (the centre of a square) and a spread (its
+half side is sqrt(3) deviations: a flat map is the whole image). Both squares are cut out at half
+the side, described by the same trunk, and concatenated with the image. Sampling is differentiable,
+so the code's loss moves the squares; the loss is that of `phpq.methods.classified`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar, cast
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from phpq.config import RunConfig
+from phpq.methods.classified import ClassifiedHashing, CodeOptions
+from phpq.methods.hashing import HEAD_DEVIATION
+from phpq.model.backbone import Backbone
+from phpq.model.method import check_option
+
+SCALES = 2  # stages that find a region each
+
+
+@dataclass(frozen=True, slots=True)
+class SRLHOptions(CodeOptions):
+    """Numbers of the method, besides those of its loss.
+
+    Attributes:
+        smallest: Least side of a region as a share of the image's.
+    """
+
+    smallest: float = 0.35
+
+    method: ClassVar[str] = "srlh"
+
+    def __post_init__(self) -> None:
+        CodeOptions.__post_init__(self)
+        good = 0 < self.smallest <= 1
+        check_option("srlh", f"smallest={self.smallest}", "in (0, 1]", good=good)
+
+
+class SRLH(ClassifiedHashing):
+    """Simultaneous region localisation and hashing."""
+
+    levels = SCALES
+    option_type = SRLHOptions
+    options: SRLHOptions
+
+    def __init__(self, config: RunConfig, num_classes: int, *, load_weights: bool = True) -> None:
+        super().__init__(config, num_classes, load_weights=load_weights)
+        self.finders = nn.ModuleList(nn.Conv2d(c, 1, 1) for c in self.backbone.channels)
+        for finder in self.finders:
+            nn.init.normal_(cast(nn.Conv2d, finder).weight, std=HEAD_DEVIATION)
+
+    @property
+    def descriptor_dim(self) -> int:
+        """Length of the descriptors of the image and of its regions."""
+        return (1 + SCALES) * self.backbone.channels[-1]
+
+    def regions(self, pyramid: list[Tensor]) -> list[Tensor]:
+        """Return a square (B, 3) for each stage: x, y and half side, the image being [-1, 1]^2."""
+        squares = []
+        for finder, stage in zip(self.finders, pyramid, strict=True):
+            # Detached: gradients of pixels by position are noise to the trunk.
+            squares.append(square_of(finder(stage.detach().float()), self.options.smallest))
+        return squares
+
+    def extract(self, images: Tensor) -> Tensor:
+        """Return b (B, bits) float32."""
+        images = self.backbone.normalise(images)
+        pyramid = self.backbone(images)
+        device = images.device.type
+        with torch.autocast(device, enabled=False):
+            squares = self.regions(pyramid)
+            crops = [cut_out(images.float(), square) for square in squares]
+            views = [self.describe(pyramid)]
+        for crop in crops:
+            views.append(self.describe(_settled(self.backbone, crop)))
+        with torch.autocast(device, enabled=False):
+            return self.squash(self.hash(torch.cat(views, 1)))
+
+
+def _settled(backbone: Backbone, images: Tensor) -> list[Tensor]:
+    """Apply the trunk with the statistics that it gathered from whole images.
+
+    Crops have others: gathered together, the averages would fit neither when they are used.
+    """
+    learning = backbone.training
+    backbone.eval()
+    pyramid: list[Tensor] = backbone(images)
+    backbone.train(learning)
+    return pyramid
+
+
+def square_of(scores: Tensor, smallest: float) -> Tensor:
+    """Return the square (B, 3) float32 that a map (B, 1, h, w) of scores points at: x, y, half.
+
+    Args:
+        scores: Any floats; their softmax is a distribution over the cells of [-1, 1]^2.
+        smallest: Least half side. The square always lies within the image.
+    """
+    height, width = scores.shape[2:]
+    share = scores.flatten(1).softmax(1).view(-1, height, width)
+    x, spread_x = _moments(share.sum(1))
+    y, spread_y = _moments(share.sum(2))
+    half = ((spread_x + spread_y) * (3 / 2)).sqrt().clamp(smallest, 1)
+    room = 1 - half
+    return torch.stack([x.clamp(-room, room), y.clamp(-room, room), half], 1)
+
+
+def _moments(share: Tensor) -> tuple[Tensor, Tensor]:
+    """Return mean and variance (B,) of (B, n) shares of the n equal cells of [-1, 1]."""
+    cells = share.shape[1]
+    centres = (2 * torch.arange(cells, device=share.device) + 1) / cells - 1
+    mean = share @ centres
+    # Mass is spread over a cell, not put at its centre: a flat map has variance 1/3 at any size.
+    return mean, share @ centres.square() - mean.square() + 1 / (3 * cells**2)
+
+
+def cut_out(images: Tensor, squares: Tensor) -> Tensor:
+    """Sample squares (B, 3) from images (B, C, H, W): (B, C, H / 2, W / 2), bilinear."""
+    x, y, half = squares.unbind(1)
+    none = torch.zeros_like(x)
+    affine = torch.stack([half, none, x, none, half, y], 1).view(-1, 2, 3)
+    batch, channels, height, width = images.shape
+    size = [batch, channels, max(height // 2, 1), max(width // 2, 1)]
+    grid = F.affine_grid(affine, size, align_corners=False)
+    crops = F.grid_sample(images, grid, padding_mode="border", align_corners=False)
+    return crops.contiguous(memory_format=torch.channels_last)
