@@ -1,0 +1,146 @@
+"""`phpq reproduce`: the name of a table in, the paper's table beside ours out."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from phpq.cli.output import messages, print_facts, print_json
+from phpq.cli.settings import home
+
+if TYPE_CHECKING:
+    from phpq.reproduce.command import Outcome
+
+Target = Annotated[
+    str,
+    typer.Argument(
+        help="table1, variants, kappa, alpha, tau, future, pn-curves, efficiency, top10 or all."
+    ),
+]
+DatasetName = Annotated[
+    str,
+    typer.Option(
+        "--dataset", help="cub200, dogs120, plumage, a folder of class folders, or a table."
+    ),
+]
+Bits = Annotated[str, typer.Option(help="Code lengths.")]
+Methods = Annotated[
+    str,
+    typer.Option(help="Only these methods, as phpq,pqn,itq. (default: all)", show_default=False),
+]
+Seeds = Annotated[
+    str | None, typer.Option(help="Seeds of the trainings. (default: 0,1,2; 0 for plumage)")
+]
+Epochs = Annotated[int | None, typer.Option(min=1, help="Of every training. (default: 70)")]
+Out = Annotated[Path | None, typer.Option(help="Folder (default: reproduce/DATASET)")]
+Weights = Annotated[
+    str | None,
+    typer.Option(
+        help="Where backbones start: hub, none or a FILE. (default: hub; none for plumage)"
+    ),
+]
+Settings = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--set", metavar="STAGE.FIELD=VALUE", help="A setting of every cell; may be repeated."
+    ),
+]
+Processes = Annotated[
+    int | None,
+    typer.Option(
+        min=0, help="Cells at once; 0: in this process. (default: as many as the machine carries)"
+    ),
+]
+Device = Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:1 or mps.")]
+Cache = Annotated[Path | None, typer.Option(help="Folder of decoded images (default: in --out)")]
+Commit = Annotated[str | None, typer.Option(help="Commit of the code, where git does not know.")]
+ReportOnly = Annotated[
+    bool, typer.Option("--report-only", help="Run nothing; write the pages of what is there.")
+]
+NoReport = Annotated[bool, typer.Option("--no-report", help="Run the cells and write no pages.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
+
+
+def reproduce(
+    target: Target,
+    dataset: DatasetName = "cub200",
+    bits: Bits = "16,32,48,64",
+    methods: Methods = "",
+    seeds: Seeds = None,
+    epochs: Epochs = None,
+    out: Out = None,
+    weights: Weights = None,
+    settings: Settings = None,
+    processes: Processes = None,
+    device: Device = "auto",
+    cache: Cache = None,
+    commit: Commit = None,
+    report_only: ReportOnly = False,
+    no_report: NoReport = False,
+    as_json: AsJson = False,
+) -> None:
+    """Run the paper's tables and figures again, ours beside theirs.
+
+    Each training is a cell. Finished cells are kept: the same command, here or on another machine
+    with a copy of the folder, goes on where it stopped.
+    """
+    from phpq.reproduce.command import Options, reproduce
+
+    if report_only and no_report:
+        raise typer.BadParameter(
+            "leaves nothing to do with --no-report.", param_hint="--report-only"
+        )
+    options = Options(
+        target=target,
+        dataset=dataset,
+        bits=_numbers("--bits", bits),
+        seeds=None if seeds is None else _numbers("--seeds", seeds),
+        methods=[name.strip() for name in methods.split(",") if name.strip()],
+        epochs=epochs,
+        out=out,
+        weights=weights,
+        settings=settings or (),
+        processes=processes,
+        device=device,
+        cache=cache,
+        home=home(),
+        commit=commit,
+        report=not no_report,
+        run=not report_only,
+    )
+    console = messages()
+    outcome = reproduce(options, say=lambda text: console.print(text, markup=False, soft_wrap=True))
+    if as_json:
+        print_json(outcome.to_dict())
+    else:
+        _print(outcome)
+    if outcome.result.failed:
+        raise typer.Exit(1)
+
+
+def _numbers(option: str, text: str) -> list[int]:
+    from phpq.errors import ConfigError
+
+    try:
+        return [int(part) for part in text.split(",") if part.strip()]
+    except ValueError as error:
+        raise ConfigError(
+            f"{option} {text!r} must be whole numbers with commas between them, as in 16,32."
+        ) from error
+
+
+def _print(outcome: Outcome) -> None:
+    result = outcome.result
+    rows = [
+        ("cells", f"{len(result.ran)} run, {len(result.reused)} were there"),
+        ("took", f"{result.seconds:.0f} s; the cells {result.cell_seconds:.0f} s in all"),
+        ("folder", str(outcome.folder)),
+    ]
+    if result.failed:
+        rows.append(("failed", ", ".join(sorted(result.failed))))
+    if result.left:
+        rows.append(("left", f"{len(result.left)}: {next(iter(result.left.values()))}"))
+    rows += [("page" if not n else "", str(page)) for n, page in enumerate(outcome.pages)]
+    print_facts(rows)

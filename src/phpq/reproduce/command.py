@@ -1,0 +1,270 @@
+"""What `phpq reproduce` does: options in; cells run, tables and pages written, an `Outcome` out."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+from phpq.data import Dataset
+from phpq.errors import ConfigError, DataError
+from phpq.reproduce.grid import Plan, make_plan
+from phpq.reproduce.rows import check_methods, expand_targets
+from phpq.reproduce.runner import GridResult, Say, collect, run_plan
+from phpq.reproduce.store import Store
+from phpq.reproduce.subject import Subject, open_subject, recall_subject
+from phpq.reproduce.workplace import Workplace
+
+_GIB = 1 << 30
+_MOST_ON_GPU, _MOST_ON_CPU = 6, 4  # cautious guesses; benchmarks/grid.py measures what pays
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Options:
+    """What was asked for.
+
+    Attributes:
+        target: One of `rows.TARGETS`.
+        dataset: What `open_dataset` takes.
+        bits: Code lengths.
+        seeds: Of the trainings; None is 0, 1, 2, and 0 alone for drawn birds.
+        methods: Only these in tables of methods; all if empty.
+        epochs: Of every training; None leaves the default.
+        out: The folder; None is `reproduce/<data set>`.
+        weights: "hub", "none" or a file; None chooses by the data set.
+        settings: Texts such as "training.batch_size=64", for every cell.
+        processes: Cells at once; None chooses, 0 runs them in this process.
+        device: "auto", "cpu", "cuda" ...
+        cache: Folder of decoded pixels; None is inside `out`.
+        home: Where downloads are kept.
+        commit: Of the code; None asks git.
+        report: Whether tables, figures and pages are written.
+        run: False runs nothing and reports on what is there.
+    """
+
+    target: str
+    dataset: str = "cub200"
+    bits: Sequence[int] = (16, 32, 48, 64)
+    seeds: Sequence[int] | None = None
+    methods: Sequence[str] = ()
+    epochs: int | None = None
+    out: Path | None = None
+    weights: str | None = None
+    settings: Sequence[str] = ()
+    processes: int | None = None
+    device: str = "auto"
+    cache: Path | None = None
+    home: Path | None = None
+    commit: str | None = None
+    report: bool = True
+    run: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What was done.
+
+    Attributes:
+        plan: What was asked for, resolved.
+        result: What became of the cells.
+        folder: Where everything is.
+        tables: The tables, as their JSON files hold them.
+        pages: Files for people.
+    """
+
+    plan: Plan
+    result: GridResult
+    folder: Path
+    tables: dict[str, dict[str, Any]]
+    pages: tuple[Path, ...]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain data for JSON."""
+        result = self.result
+        return {
+            "dataset": self.plan.subject.facts(),
+            "targets": list(self.plan.targets),
+            "bits": list(self.plan.bits),
+            "seeds": list(self.plan.seeds),
+            "folder": str(self.folder),
+            "cells": {
+                "planned": len(self.plan.cells),
+                "reused": len(result.reused),
+                "ran": len(result.ran),
+                "failed": result.failed,
+                "left": len(result.left),
+            },
+            "seconds": round(result.seconds, 1),
+            "cell_seconds": round(result.cell_seconds, 1),
+            "tables": self.tables,
+            "pages": [str(page) for page in self.pages],
+        }
+
+
+def reproduce(options: Options, *, say: Say) -> Outcome:
+    """Run what is not there yet, and report on all of it.
+
+    Args:
+        options: What was asked for.
+        say: Gets a line for each thing done.
+    """
+    # What is mistyped shows before a data set is opened.
+    expand_targets(options.target)
+    check_methods(options.methods)
+    subject, dataset, folder = _subject(options)
+    seeds = options.seeds
+    if seeds is None:
+        seeds = (0,) if subject.drawn else (0, 1, 2)
+    plan = make_plan(
+        subject, options.target, bits=options.bits, seeds=seeds, methods=options.methods
+    )
+    store = Store(folder)
+    if options.run:
+        result = _run(options, plan, store, say)
+    else:
+        place = Workplace(store, subject.source, subject.facts(), "cpu", store.pixels)
+        result = collect(plan, place)
+        if not result.records:
+            raise ConfigError(
+                f"There is no finished cell of this grid in {str(folder)!r}. Run it first, with "
+                "the same options and without --report-only."
+            )
+    if not options.report:
+        return Outcome(plan, result, folder, {}, ())
+    if find_spec("jinja2") is None:
+        say("pages are left for later: jinja2 is not installed here. Elsewhere: --report-only")
+        return Outcome(plan, result, folder, {}, ())
+    from phpq.reproduce.pages import write_pages
+
+    tables, pages = write_pages(plan, result.records, store, dataset=dataset, word=options.target)
+    return Outcome(plan, result, folder, tables, pages)
+
+
+def _run(options: Options, plan: Plan, store: Store, say: Say) -> GridResult:
+    subject, started = plan.subject, datetime.now(UTC)
+    device = _device(options.device)
+    processes = options.processes
+    if processes is None:
+        processes = choose_processes(device, subject)
+    place = Workplace(
+        store=store,
+        source=subject.source,
+        facts=subject.facts(),
+        device=device,
+        cache=options.cache or store.pixels,
+        home=options.home,
+        commit=_commit() if options.commit is None else options.commit,
+        processes=max(1, processes),
+    )
+    _note_subject(store, subject)
+    try:
+        result = run_plan(plan, place, processes=processes, say=say)
+    except KeyboardInterrupt:
+        raise KeyboardInterrupt(
+            "Finished cells are kept; the same command goes on from there."
+        ) from None
+    if result.ran:
+        manifest = store.read_manifest()
+        manifest.setdefault("commands", []).append(
+            {
+                "started": started.isoformat(timespec="seconds"),
+                "device": device,
+                "processes": processes,
+                "cells": len(result.ran),
+                "seconds": round(result.seconds, 1),
+                "cell_seconds": round(result.cell_seconds, 1),
+                "failed": len(result.failed),
+                "left": len(result.left),
+            }
+        )
+        store.write_manifest(manifest)
+    return result
+
+
+def choose_processes(device: str, subject: Subject) -> int:
+    """Return how many cells to run at once: what fits on the GPU, or one a core.
+
+    Args:
+        device: As resolved: "cpu", "cuda", "cuda:1" ...
+        subject: Its decoded images are on the device once for every cell.
+    """
+    cores = os.cpu_count() or 1
+    if not device.startswith("cuda"):
+        return max(1, min(_MOST_ON_CPU, cores))
+    import torch
+
+    free, _ = torch.cuda.mem_get_info(device)
+    # An estimate, not a measurement: 6 GiB for activations, graph and libraries at batch 128.
+    batch = subject.base.training.batch_size / 128
+    needed = int(6 * _GIB * max(0.5, batch)) + subject.pixel_bytes
+    return max(1, min(_MOST_ON_GPU, cores // 2, free // needed))
+
+
+def _device(name: str) -> str:
+    if name == "cpu":
+        return name
+    if name == "auto":  # without the backbones, which take seconds to import
+        import torch
+
+        return "cuda" if torch.cuda.is_available() else "cpu"
+    from phpq.model.retrieval import resolve_device
+
+    return str(resolve_device(name))
+
+
+def _subject(options: Options) -> tuple[Subject, Dataset | None, Path]:
+    """Return the subject, its data set where it is here, and the folder of the grid."""
+    shared: dict[str, Any] = {"settings": tuple(options.settings), "epochs": options.epochs}
+    if not options.run and options.out is not None:
+        facts = Store(options.out).read_manifest().get("dataset")
+        if facts is not None:
+            subject = recall_subject(facts, **shared)
+            return subject, _dataset_if_here(options, subject), options.out
+    subject, dataset = open_subject(
+        options.dataset, weights=options.weights, home=options.home, **shared
+    )
+    return subject, dataset, options.out or Path("reproduce") / subject.name
+
+
+def _dataset_if_here(options: Options, known: Subject) -> Dataset | None:
+    """Open the data set for pictures; a report on figures alone does without."""
+    try:
+        subject, dataset = open_subject(options.dataset, weights="none", home=options.home)
+    except DataError:
+        return None
+    return dataset if subject.fingerprint == known.fingerprint else None
+
+
+def _note_subject(store: Store, subject: Subject) -> None:
+    """Write down what the grid is about; refuse a folder that is about something else."""
+    store.prepare()
+    manifest = store.read_manifest()
+    known = manifest.get("dataset")
+    if known is not None and known["fingerprint"] != subject.fingerprint:
+        raise ConfigError(
+            f"{str(store.folder)!r} holds a grid on other images ({known['name']!r}, "
+            f"{known['gallery']} + {known['queries']} of them). Give another folder (--out DIR)."
+        )
+    manifest["dataset"] = subject.facts()
+    store.write_manifest(manifest)
+
+
+def _commit() -> str:
+    """Ask git which commit this code is; empty where there is none."""
+    try:
+        asked = subprocess.run(
+            ["git", "describe", "--always", "--dirty"],
+            cwd=Path(__file__).parent,
+            capture_output=True,
+            text=True,
+            timeout=10,
+            check=False,
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return ""
+    return asked.stdout.strip() if not asked.returncode else ""

@@ -1,0 +1,298 @@
+"""Runs the cells of a plan, several at once in processes, and continues where it stopped.
+
+Each worker is a process of its own that takes one cell after the other. A cell that fails is noted
+and the others go on; a worker that dies is replaced and its cell tried once more.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import queue
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+from phpq.reproduce.grid import Cell, Plan
+from phpq.reproduce.worker import do_job, note_failure
+from phpq.reproduce.workplace import Workplace
+
+Say = Callable[[str], None]
+WORKER = (sys.executable, "-m", "phpq.reproduce.worker")
+SHARED = ("backbone", "features")
+FITTED_BY_FAISS = ("pq", "itq", "opq")
+NO_FAISS = f"faiss is not installed here, and {', '.join(FITTED_BY_FAISS)} are fitted with it"
+
+
+@dataclass(slots=True)
+class GridResult:
+    """What became of the cells of a plan.
+
+    Attributes:
+        records: Of the finished cells, by key; those of earlier commands too.
+        reused: Keys that were finished before.
+        ran: Keys that were run now.
+        failed: Key -> error.
+        left: Key -> why it could not be run here.
+        seconds: From start to end.
+        cell_seconds: Sum over the cells that were run now.
+    """
+
+    records: dict[str, dict[str, Any]] = field(default_factory=dict)
+    reused: list[str] = field(default_factory=list)
+    ran: list[str] = field(default_factory=list)
+    failed: dict[str, str] = field(default_factory=dict)
+    left: dict[str, str] = field(default_factory=dict)
+    seconds: float = 0.0
+    cell_seconds: float = 0.0
+
+
+def collect(plan: Plan, place: Workplace, *, with_arrays: bool = False) -> GridResult:
+    """Look up what is there, and run nothing.
+
+    Args:
+        plan: What is asked for.
+        place: Where.
+        with_arrays: Count a cell only if what it stored beside its figures is there too. Tables
+            need the figures alone.
+    """
+    result = GridResult()
+    for cell in plan.cells:
+        record = place.store.finished(cell, plan.subject.weights, with_arrays=with_arrays)
+        if record is not None:
+            result.records[cell.key] = record
+            result.reused.append(cell.key)
+    return result
+
+
+def run_plan(plan: Plan, place: Workplace, *, processes: int, say: Say) -> GridResult:
+    """Run every cell that is not finished.
+
+    Args:
+        plan: What is asked for.
+        place: Data set, device and folder.
+        processes: Cells at once; 0 runs them one by one in this process.
+        say: Gets one line for each cell.
+    """
+    place.store.prepare()
+    result = collect(plan, place, with_arrays=True)
+    waiting = []
+    for cell in plan.cells:
+        if cell.key in result.records:
+            continue
+        fitted = cell.kind == "shallow" and cell.config.method.name in FITTED_BY_FAISS
+        if fitted and find_spec("faiss") is None:
+            result.left[cell.key] = NO_FAISS
+        else:
+            waiting.append(cell)
+    # What cells start from is made for those that are to be run, here or elsewhere, only.
+    unfinished = {cell.features for cell in plan.cells if cell.key not in result.records}
+    waiting = [c for c in waiting if c.kind not in SHARED or c.key in unfinished]
+    say(_opening(plan, result, waiting))
+    begun = time.perf_counter()
+    _Run(waiting, place, result, say).go(processes)
+    result.seconds = time.perf_counter() - begun
+    return result
+
+
+class _Run:
+    """One pass over the cells that wait."""
+
+    def __init__(
+        self, cells: Sequence[Cell], place: Workplace, result: GridResult, say: Say
+    ) -> None:
+        self.waiting = list(cells)
+        self.total = len(cells)
+        self.place = place
+        self.result = result
+        self.say = say
+        self.tried: set[str] = set()
+
+    def go(self, processes: int) -> None:
+        """Run all cells."""
+        if not self.waiting:
+            return
+        decode = {"decode": [c.to_dict() for c in self.waiting if c.kind != "shallow"]}
+        if not processes:
+            self._decoded(do_job(decode, self.place))
+            while (cell := self._next()) is not None:
+                self._ended(cell, do_job({"cell": cell.to_dict()}, self.place))
+            return
+        crew = _Crew(min(processes, self.total), self.place)
+        try:
+            if decode["decode"]:  # one decodes before the others start
+                crew.start(None, decode)
+                self._decoded(crew.wait()[1])
+            self._hand_out(crew)
+        finally:
+            crew.stop()
+
+    def _hand_out(self, crew: _Crew) -> None:
+        while True:
+            while crew.free and (cell := self._next()) is not None:
+                crew.start(cell, {"cell": cell.to_dict()})
+            if not crew.busy:
+                return
+            cell, answer = crew.wait()
+            assert cell is not None  # decoding is over
+            if answer.get("again") and cell.key not in self.tried:
+                self.tried.add(cell.key)
+                self.say(f"{cell.label}: {answer['error']}; it is tried once more")
+                self.waiting.append(cell)
+            else:
+                self._ended(cell, answer)
+
+    def _next(self) -> Cell | None:
+        """Take the first cell whose start is there; cells whose start failed are given up."""
+        for cell in list(self.waiting):
+            if not cell.features or cell.features in self.result.records:
+                self.waiting.remove(cell)
+                return cell
+            if cell.features in self.result.failed:
+                self.waiting.remove(cell)
+                error = f"what it starts from failed: {self.result.failed[cell.features]}"
+                note_failure(cell, self.place, error, error)
+                self._ended(cell, {"error": error})
+        return None
+
+    def _decoded(self, answer: dict[str, Any]) -> None:
+        if "error" in answer:  # the cells will say the same, each with its own traceback
+            self.say(f"decoding failed: {answer['error']}")
+
+    def _ended(self, cell: Cell, answer: dict[str, Any]) -> None:
+        result = self.result
+        number = len(result.ran) + len(result.failed) + 1
+        if "error" in answer:
+            result.failed[cell.key] = answer["error"]
+            log = self.place.store.log_path(cell.key)
+            self.say(f"[{number}/{self.total}] {cell.label}: failed, {answer['error']} ({log})")
+            return
+        record = answer["record"]
+        result.records[cell.key] = record
+        result.ran.append(cell.key)
+        result.cell_seconds += record["seconds"]["all"]
+        scores = f"MAP {record['map']:.2f}" if "map" in record else "learned"
+        if "map_learned" in record:
+            scores += f", {record['map_learned']:.2f} with learned codes"
+        seconds = record["seconds"]["all"]
+        self.say(f"[{number}/{self.total}] {cell.label}: {scores} ({seconds:.1f} s)")
+
+
+class _Crew:
+    """Worker processes, each with a thread that speaks to it."""
+
+    def __init__(self, size: int, place: Workplace) -> None:
+        self.place = place
+        self.threads = max(1, (os.cpu_count() or 1) // size)
+        self.size = size
+        self.events: queue.Queue[tuple[_Worker, Cell | None, dict[str, Any]]] = queue.Queue()
+        self.idle: list[_Worker] = []
+        self.busy: set[_Worker] = set()
+
+    @property
+    def free(self) -> bool:
+        return bool(self.idle) or len(self.busy) < self.size
+
+    def start(self, cell: Cell | None, job: dict[str, Any]) -> None:
+        """Give a job to an idle worker, or to a new one."""
+        worker = self.idle.pop() if self.idle else _Worker(self.place, self.threads)
+        self.busy.add(worker)
+
+        def speak() -> None:
+            self.events.put((worker, cell, worker.ask(job)))
+
+        worker.thread = threading.Thread(target=speak, daemon=True)
+        worker.thread.start()
+
+    def wait(self) -> tuple[Cell | None, dict[str, Any]]:
+        """Wait for the next answer."""
+        worker, cell, answer = self.events.get()
+        self.busy.discard(worker)
+        if not answer.get("dead"):
+            self.idle.append(worker)
+            return cell, answer
+        worker.stop(at_once=True)
+        if cell is not None:
+            note_failure(cell, self.place, answer["error"], answer["error"])
+        return cell, answer
+
+    def stop(self) -> None:
+        """End all workers; what they were doing is lost, what is written stays."""
+        for worker in (*self.idle, *self.busy):
+            worker.stop(at_once=worker in self.busy)
+
+
+class _Worker:
+    """A process that does jobs."""
+
+    def __init__(self, place: Workplace, threads: int) -> None:
+        self.thread: threading.Thread | None = None
+        # numpy reads these when it is loaded: workers must not fight over cores.
+        limits = {f"{name}_NUM_THREADS": str(threads) for name in ("OMP", "OPENBLAS", "MKL")}
+        # The same package as here, even where it is not installed.
+        paths = [str(Path(__file__).parents[2]), os.environ.get("PYTHONPATH", "")]
+        limits["PYTHONPATH"] = os.pathsep.join(filter(None, paths))
+        self.process = subprocess.Popen(
+            WORKER,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            encoding="utf-8",
+            env=os.environ | limits,
+        )
+        self._send({"place": place.to_dict(), "threads": threads})
+
+    @property
+    def alive(self) -> bool:
+        return self.process.poll() is None
+
+    def ask(self, job: dict[str, Any]) -> dict[str, Any]:
+        """Send a job and wait for the answer; a worker that dies answers by its exit code."""
+        assert self.process.stdout is not None
+        try:
+            self._send(job)
+            line = self.process.stdout.readline()
+        except OSError:  # the pipe is broken
+            line = ""
+        if line:
+            answer: dict[str, Any] = json.loads(line)
+            return answer
+        code = self.process.wait()
+        reason = f"was killed by signal {-code}" if code < 0 else f"ended with exit code {code}"
+        return {"error": f"the worker process {reason}", "again": True, "dead": True}
+
+    def stop(self, *, at_once: bool) -> None:
+        """End the process."""
+        assert self.process.stdin is not None
+        if at_once:
+            self.process.terminate()
+        with suppress(OSError):  # it may be gone already
+            self.process.stdin.close()
+        try:
+            self.process.wait(timeout=10)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            self.process.wait()
+        if self.thread is not None:  # its read ends with the process
+            self.thread.join(timeout=10)
+        if self.process.stdout is not None:
+            self.process.stdout.close()
+
+    def _send(self, content: dict[str, Any]) -> None:
+        assert self.process.stdin is not None
+        self.process.stdin.write(json.dumps(content) + "\n")
+        self.process.stdin.flush()
+
+
+def _opening(plan: Plan, result: GridResult, waiting: Sequence[Cell]) -> str:
+    text = f"{len(plan.cells)} cells: {len(result.reused)} are there, {len(waiting)} to run"
+    if result.left:
+        text += f", {len(result.left)} left for later ({NO_FAISS})"
+    return text

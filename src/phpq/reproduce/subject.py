@@ -1,0 +1,200 @@
+"""What a grid is run on: a text that names a data set in, a checked `Subject` out.
+
+A subject knows its data set by content, not by place: the same images in another folder or on
+another machine give the same keys, so that a grid can be continued elsewhere.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from phpq.config import RunConfig, override
+from phpq.data import Dataset, open_dataset
+from phpq.errors import ConfigError
+
+# Few and small enough for every method to learn two epochs on two cores in three minutes.
+SMALL_PLUMAGE = "plumage:species=12,images=10,test=4,size=32"
+
+# Drawn birds are learned from nothing by a small network, see `phpq.demo.recipe`.
+_DRAWN = (
+    "data.crop_scale=1.0",
+    "data.crop_ratio=1.0",
+    "model.backbone=test_resnet",
+    "model.embedding_dim=192",
+    "loss.tau=0.25",
+    "loss.gamma=0.2",
+    "training.batch_size=32",
+    "training.optimizer=adamw",
+    "training.learning_rate=5e-3",
+    "training.head_rate_factor=0.5",
+    "training.weight_decay=0.05",
+    "training.ema_decay=0.9",
+    "training.precision=float32",
+    "training.images_on_device=on",
+)
+_OF_DATASET = {"dogs120": ("loss.tau=0.25",)}  # as the paper sets it
+
+
+@dataclass(frozen=True, slots=True)
+class Subject:
+    """A data set and the settings that all methods share on it.
+
+    Attributes:
+        name: Of the data set, as "cub200".
+        source: What `open_dataset` opens.
+        fingerprint: Of the ids and labels of both splits.
+        classes: How many there are.
+        gallery: Training images.
+        queries: Test images.
+        base: Settings before any method, code length or seed.
+        settings: Those of them that were asked for: they count more than a method's recipe.
+        weights: What the backbone starts from, by content: "none", "hub", or name and checksum.
+    """
+
+    name: str
+    source: str
+    fingerprint: str
+    classes: int
+    gallery: int
+    queries: int
+    base: RunConfig
+    settings: tuple[str, ...]
+    weights: str
+
+    @property
+    def pixel_bytes(self) -> int:
+        """Bytes of all decoded images."""
+        return (self.gallery + self.queries) * 3 * self.base.data.store_size**2
+
+    @property
+    def drawn(self) -> str:
+        """How the images are drawn; empty for photographs."""
+        return self.source if self.source.startswith("plumage:") else ""
+
+    def facts(self) -> dict[str, Any]:
+        """Return what a result needs to say about its data set, as plain data."""
+        return {
+            "name": self.name,
+            "fingerprint": self.fingerprint,
+            "classes": self.classes,
+            "gallery": self.gallery,
+            "queries": self.queries,
+            "weights": self.weights,
+            "drawn": self.drawn,
+        }
+
+
+def open_subject(
+    spec: str | Path,
+    *,
+    weights: str | None = None,
+    settings: Sequence[str] = (),
+    epochs: int | None = None,
+    home: Path | None = None,
+) -> tuple[Subject, Dataset]:
+    """Open a data set and put together what all methods share on it.
+
+    Args:
+        spec: What `open_dataset` takes; a plain "plumage" is a small one.
+        weights: "none", "hub" or a file; by default "hub", and "none" for plumage.
+        settings: Texts such as "training.batch_size=64", for every cell.
+        epochs: Of every training; None leaves the default.
+        home: Where downloads are kept.
+
+    Returns:
+        The subject, and the opened data set.
+    """
+    dataset = open_dataset(SMALL_PLUMAGE if spec == "plumage" else spec, home=home)
+    drawn = dataset.source if dataset.source.startswith("plumage:") else ""
+    asked = _asked(settings, epochs)
+    start = _absolute(weights or ("none" if drawn else "hub"))
+    base = _base_config(dataset.name, drawn, weights=start, asked=asked)
+    subject = Subject(
+        name=dataset.name,
+        source=dataset.source,
+        fingerprint=_fingerprint(dataset),
+        classes=len(dataset.class_names),
+        gallery=len(dataset.train),
+        queries=len(dataset.test),
+        base=base,
+        settings=asked,
+        weights=identify_weights(base.model.weights),
+    )
+    return subject, dataset
+
+
+def recall_subject(
+    facts: Mapping[str, Any], *, settings: Sequence[str] = (), epochs: int | None = None
+) -> Subject:
+    """Return a subject as an earlier command wrote it down, without its images or weights.
+
+    Args:
+        facts: From `Subject.facts`, read back.
+        settings: As for `open_subject`.
+        epochs: As for `open_subject`.
+    """
+    asked = _asked(settings, epochs)
+    return Subject(
+        name=str(facts["name"]),
+        source=str(facts["drawn"]),
+        fingerprint=str(facts["fingerprint"]),
+        classes=int(facts["classes"]),
+        gallery=int(facts["gallery"]),
+        queries=int(facts["queries"]),
+        base=_base_config(facts["name"], facts["drawn"], weights="none", asked=asked),
+        settings=asked,
+        weights=str(facts["weights"]),
+    )
+
+
+def _asked(settings: Sequence[str], epochs: int | None) -> tuple[str, ...]:
+    return (*settings, *(() if epochs is None else (f"training.epochs={epochs}",)))
+
+
+def _base_config(name: str, drawn: str, *, weights: str, asked: Sequence[str]) -> RunConfig:
+    assignments = [f"model.weights={weights}", *_OF_DATASET.get(name, ())]
+    if drawn:
+        side = _drawn_side(drawn)
+        sizes = (f"data.{which}_size={side}" for which in ("store", "crop", "eval"))
+        assignments += [*sizes, *_DRAWN]
+    return override(RunConfig(), [*assignments, *asked])
+
+
+def identify_weights(weights: str) -> str:
+    """Name a file of weights by its name and content; "none" and "hub" stay as they are."""
+    if weights in ("none", "hub"):
+        return weights
+    path = Path(weights)
+    try:
+        digest = hashlib.sha256(path.read_bytes()).hexdigest()
+    except OSError as error:
+        raise ConfigError(
+            f"Cannot read the weights {weights!r}: {error.strerror}. "
+            "Give a file of weights, 'hub' or 'none' (--weights)."
+        ) from error
+    return f"{path.name}:{digest[:12]}"
+
+
+def _absolute(weights: str) -> str:
+    # Worker processes and a later look at the records may start elsewhere.
+    return weights if weights in ("none", "hub") else str(Path(weights).expanduser().absolute())
+
+
+def _fingerprint(dataset: Dataset) -> str:
+    digest = hashlib.blake2b(digest_size=8)
+    for split in (dataset.train, dataset.test):
+        digest.update(json.dumps([split.ids, split.labels.tolist()]).encode())
+    if dataset.source.startswith("plumage:"):  # its ids do not tell how it is drawn
+        digest.update(dataset.source.encode())
+    return digest.hexdigest()
+
+
+def _drawn_side(source: str) -> int:
+    found = re.search(r"size=(\d+)", source)
+    return int(found[1]) if found else 96

@@ -1,0 +1,107 @@
+"""What PHPQ and PQN bring back for the same queries: kept codes and images in, a picture out."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from phpq.codes import IntArray
+from phpq.data import Dataset, hold_out
+from phpq.evaluation import HitRow, draw_hits, hit_rows
+from phpq.index import FlatIndex
+from phpq.reproduce.grid import Plan
+from phpq.reproduce.kept import KeptCodes, read_kept
+from phpq.reproduce.store import Store
+from phpq.reproduce.tables import Records
+
+SHOWN_QUERIES, SHOWN_HITS = 6, 10
+_PAIR = ("phpq", "pqn")
+
+
+@dataclass(frozen=True, slots=True)
+class TopTen:
+    """The picture and what it shows.
+
+    Attributes:
+        picture: PNG; the rows of a query stand one below the other, PHPQ first.
+        bits: Of the codes.
+        right: Method -> right hits of those shown.
+        shown: Hits of each method that are shown.
+    """
+
+    picture: bytes
+    bits: int
+    right: dict[str, int]
+    shown: int
+
+
+def draw_top10(
+    plan: Plan, records: Records, store: Store, dataset: Dataset | None
+) -> TopTen | None:
+    """Draw the first hits of both methods.
+
+    Args:
+        plan: With the target "top10".
+        records: Of finished cells.
+        store: Of the grid.
+        dataset: With the images; None if they are not here.
+
+    Returns:
+        None without images, or while one of the methods has no codes.
+    """
+    bits = max(plan.bits)
+    kept = {}
+    for name in _PAIR:
+        key = plan.places["top10", name, bits, plan.seeds[0]]
+        codes = read_kept(plan, store, key) if key in records else None
+        if codes is None or dataset is None:
+            return None
+        kept[name] = codes
+    held = plan.subject.base.data.holdout_per_class
+    images = hold_out(dataset, held, seed=0) if held and dataset is not None else dataset
+    assert images is not None
+    chosen = spread_queries(kept["phpq"], kept["pqn"])
+    by_method = {name: _search(kept[name], chosen, images) for name in _PAIR}
+    rows = [
+        replace(by_method[name][place], query_class=f"{name.upper()}: {_class(by_method, place)}")
+        for place in range(len(chosen))
+        for name in _PAIR
+    ]
+    picture = draw_hits(rows, query_image=images.test.read, gallery_image=images.train.read)
+    right = {name: sum(sum(row.right) for row in by_method[name]) for name in _PAIR}
+    return TopTen(picture, bits, right, sum(len(row.hits) for row in by_method["phpq"]))
+
+
+def spread_queries(first: KeptCodes, second: KeptCodes) -> IntArray:
+    """Pick queries that both have, one each of classes spread over all, before looking at hits.
+
+    Returns:
+        (n,) int64, places in the test split.
+    """
+    shared = np.intersect1d(first.query_rows, second.query_rows)
+    labels = dict(zip(first.query_rows.tolist(), first.query_labels.tolist(), strict=True))
+    classes, places = np.unique([labels[row] for row in shared.tolist()], return_index=True)
+    picked = np.linspace(0, len(classes) - 1, min(SHOWN_QUERIES, len(classes))).round().astype(int)
+    result: IntArray = shared[places[picked]]
+    return result
+
+
+def _search(kept: KeptCodes, chosen: IntArray, dataset: Dataset) -> tuple[HitRow, ...]:
+    place = {row: number for number, row in enumerate(kept.query_rows.tolist())}
+    queries = kept.queries[[place[row] for row in chosen.tolist()]]
+    result = FlatIndex(kept.codebooks, kept.codes).search(
+        queries, SHOWN_HITS, query_norm=kept.query_norm
+    )
+    ids = np.where(result.ids >= 0, kept.gallery_rows[result.ids], -1)  # to places in the split
+    return hit_rows(
+        replace(result, ids=ids),
+        chosen.tolist(),
+        query_labels=dataset.test.labels,
+        gallery_labels=dataset.train.labels,
+        class_names=dataset.class_names,
+    )
+
+
+def _class(by_method: dict[str, tuple[HitRow, ...]], place: int) -> str:
+    return by_method["phpq"][place].query_class

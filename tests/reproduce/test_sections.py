@@ -1,0 +1,95 @@
+from __future__ import annotations
+
+from typing import Any
+
+from made_up_grids import cub_plan, made_up_records, tiny_plan
+from phpq.evaluation.report import Note, Section, Table
+from phpq.reproduce.rows import FIGURES, TABLES
+from phpq.reproduce.sections import TITLES, standing_lines, table_section
+from phpq.reproduce.tables import build_table
+
+
+def section(target: str, scores: dict[str, float], *methods: str) -> Section:
+    plan = cub_plan(target, *methods)
+    return table_section(build_table(plan, target, made_up_records(plan, scores)), {})
+
+
+def main_table(shown: Section) -> Table:
+    assert isinstance(shown.blocks[0], Table)
+    return shown.blocks[0]
+
+
+def notes_of(shown: Section) -> str:
+    return "\n".join(
+        line for block in shown.blocks if isinstance(block, Note) for line in block.paragraphs
+    )
+
+
+def test_every_target_has_a_title() -> None:
+    assert set(TITLES) == {*TABLES, *FIGURES}
+
+
+def test_the_table_of_methods() -> None:
+    shown = section("table1", {"dpsh": 40.0, "phpq": 78.0, "cfh": 50.0}, "dpsh", "phpq", "cfh")
+    table = main_table(shown)
+    assert table.columns == ("method", "16 bits: paper", "ours", "difference")
+    assert table.rows == (
+        ("DPSH", 34.97, "41.00 ± 1.00", "+6.03"),
+        ("CFH (our reconstruction)", 72.08, "51.00 ± 1.00 †", "-21.08"),
+        ("PHPQ", 76.03, "79.00 ± 1.00 ★", "+2.97"),
+    )
+    assert table.strong_row == 2
+    assert "†: our reconstruction" in table.caption
+    text = notes_of(shown)
+    assert "16 bits: PHPQ is the best row: yes (79.00)." in text
+    assert "CFH is more than 5 points below the paper (16 bits: -21.08)." in text
+    assert "DPSH is more" not in text
+
+
+def test_who_beats_phpq_is_said() -> None:
+    plan = tiny_plan("table1", "cfh", "phpq")
+    table = build_table(plan, "table1", made_up_records(plan, {"cfh": 9.0, "phpq": 8.0}))
+    assert standing_lines(table) == [
+        "16 bits: PHPQ is the best row: no (8.00); above it: CFH (9.00 †)."
+    ]
+
+
+def test_every_number_of_a_reconstruction_is_marked() -> None:
+    shown = section("table1", {"srlh": 50.0, "phpq": 78.0}, "srlh", "phpq")
+    for block in shown.blocks:
+        if isinstance(block, Table):
+            row = next(row for row in block.rows if str(row[0]).startswith("SRLH"))
+            assert "our reconstruction" in str(row[0])
+    last_and_best = next(
+        block for block in shown.blocks if isinstance(block, Table) and "best" in block.columns
+    )
+    assert last_and_best.rows[0][1:] == ("51.00 ± 1.00 †", "52.00 ± 1.00 †")
+
+
+def test_gains_of_variants() -> None:
+    table = main_table(section("variants", {"phpq": 76.0, "gap": 75.5}))
+    assert table.columns[1:] == (
+        "16 bits: paper",
+        "ours",
+        "difference",
+        "gain, paper",
+        "gain, ours",
+    )
+    gap = next(row for row in table.rows if row[0] == "GAP")
+    assert gap[-2:] == ("-0.68", "-0.50")
+
+
+def test_without_the_paper_there_are_no_empty_columns() -> None:
+    table = main_table(section("future", {"phpq": 76.0, "input-rho": 77.0}))
+    assert table.columns == ("row", "16 bits: ours", "gain, ours")
+
+
+def test_slips_of_the_paper_gaps_and_words_of_people() -> None:
+    plan = cub_plan("alpha")
+    table: dict[str, Any] = build_table(plan, "alpha", {})
+    shown = table_section(table, {"alpha": "Alpha was tried.", "dsh": "About another table."})
+    text = notes_of(shown)
+    assert "3.00 is taken off" in text
+    assert "cells are not run yet" in text
+    assert "Alpha was tried." in text
+    assert "another table" not in text

@@ -1,0 +1,121 @@
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from made_up_grids import Finished, tiny_place, tiny_plan, tiny_subject
+from phpq.codes import Codebooks
+from phpq.data import open_dataset
+from phpq.evaluation import LabelledEmbeddings, evaluate_codes
+from phpq.evaluation.history import read_rows
+from phpq.reproduce.grid import make_plan
+from phpq.reproduce.work import run_cell
+from phpq.training import train_run
+
+
+def test_a_cell_is_a_training_run(tmp_path: Path) -> None:
+    """The same settings by `train_run` give the same MAP at every epoch."""
+    plan = tiny_plan("table1", "phpq", seeds=(3,), subject=tiny_subject(epochs=3))
+    (cell,) = plan.cells
+    record = run_cell(cell, tiny_place(plan, tmp_path / "grid"))
+    dataset = open_dataset(plan.subject.source)
+    train_run(dataset, cell.config, tmp_path / "run", device="cpu")
+    rows = read_rows(tmp_path / "run")
+    assert record["by_epoch"] == {str(r["epoch"]): pytest.approx(r["map"], abs=1e-9) for r in rows}
+    assert record["map"] == record["by_epoch"]["3"]
+    assert record["best_map"] == max(record["by_epoch"].values())
+    assert record["losses"]["loss"] == pytest.approx(rows[-1]["loss"])
+
+
+def test_a_cell_that_starts_from_a_shared_backbone_is_one_too(tmp_path: Path) -> None:
+    subject = tiny_subject("method.classifier_share=0.5", epochs=2)
+    plan = tiny_plan("table1", "orthohash", subject=subject)
+    place = tiny_place(plan, tmp_path / "grid")
+    _, record = (run_cell(cell, place) for cell in plan.cells)
+    dataset = open_dataset(plan.subject.source)
+    train_run(dataset, plan.cells[1].config, tmp_path / "run", device="cpu")
+    last = read_rows(tmp_path / "run")[-1]
+    assert record["map"] == pytest.approx(last["map"], abs=1e-9)
+    assert record["epochs"] == last["epoch"] == 2
+    assert list(record["by_epoch"]) == ["2"]  # codes exist once the method itself learns
+
+
+def test_a_shallow_cell_is_a_training_run_up_to_float16(tmp_path: Path) -> None:
+    plan = tiny_plan("table1", "pq")
+    place = tiny_place(plan, tmp_path / "grid")
+    for cell in plan.cells:
+        record = run_cell(cell, place)
+        if cell.kind == "shallow" and cell.config.method.features == "finetuned":
+            break
+    dataset = open_dataset(plan.subject.source)
+    train_run(dataset, cell.config, tmp_path / "run", device="cpu")
+    assert record["map"] == pytest.approx(read_rows(tmp_path / "run")[-1]["map"], abs=2.0)
+    assert record["features_key"] == cell.features
+
+
+def test_a_record_says_all_there_is_to_say(finished: Finished) -> None:
+    for cell in finished.plan.cells:
+        record = finished.result.records[cell.key]
+        assert finished.place.store.read(cell.key) == record
+        assert (record["bits"], record["seed"]) == (cell.bits, cell.seed)
+        assert record["status"] == "done"
+        assert record["commit"] == "abc"
+        assert record["dataset"]["fingerprint"] == finished.plan.subject.fingerprint
+        assert set(record["seconds"]) == {"loading", "training", "evaluation", "all"}
+        assert record["started"] <= record["finished"]
+        assert 0 < record["map"] <= 100
+        if cell.kind != "features":
+            assert record["best_map"] >= record["map"]
+            assert list(record["precision_at"]) == ["1", "5", "10", "20"]
+            assert record["health"]["rows"] == record["gallery"] == 24
+
+
+def test_learned_databases_are_measured_beside_encoded_ones(finished: Finished) -> None:
+    record = finished.result.records[finished.plan.places["table1", "adsh", 16, 0]]
+    assert record["learned_by_epoch"]["2"] == record["map_learned"]
+    assert set(record["learned_by_epoch"]) == set(record["by_epoch"]) == {"1", "2"}
+    assert record["best_map_learned"] == max(record["learned_by_epoch"].values())
+    other = finished.result.records[finished.plan.places["table1", "phpq", 16, 0]]
+    assert "map_learned" not in other
+
+
+@pytest.mark.parametrize("method", ["phpq", "orthohash", "itq"])
+def test_kept_codes_give_the_recorded_map(finished: Finished, method: str) -> None:
+    key = finished.plan.places["table1", method, 16, 0]
+    cell = next(cell for cell in finished.plan.cells if cell.key == key)
+    arrays = finished.place.store.read_arrays(cell)
+    assert len(arrays["queries"]) == 8  # all of them: there are fewer than a thousand
+    books = Codebooks(arrays["codebooks"].astype(np.float32), unit=bool(arrays["unit"]))
+    scores = evaluate_codes(
+        LabelledEmbeddings(arrays["queries"].astype(np.float32), arrays["query_labels"]),
+        arrays["gallery_codes"],
+        gallery_labels=arrays["gallery_labels"].astype(np.int64),
+        codebooks=books,
+        query_norm="unit" if str(arrays["query_norm"]) == "unit" else "raw",
+    )
+    recorded = finished.result.records[key]["map"]
+    assert scores.map_percent == pytest.approx(recorded, abs=1e-6 if method != "phpq" else 1.0)
+    np.testing.assert_array_equal(arrays["gallery_rows"], np.arange(24))
+    np.testing.assert_array_equal(arrays["query_rows"], np.arange(8))
+
+
+def test_held_out_queries(tmp_path: Path) -> None:
+    subject = tiny_subject("data.holdout_per_class=1", epochs=1)
+    plan = make_plan(subject, "table1", bits=(16,), seeds=(0,), methods=["orthohash"])
+    place = tiny_place(plan, tmp_path)
+    record = run_cell(plan.cells[0], place)
+    assert (record["gallery"], record["queries"]) == (20, 4)
+    rows = place.store.read_arrays(plan.cells[0])["gallery_rows"]
+    np.testing.assert_array_equal(rows, np.arange(20))
+
+
+def test_only_the_first_seed_keeps_codes(tmp_path: Path) -> None:
+    plan = tiny_plan("table1", "orthohash", subject=tiny_subject(epochs=1))
+    place = tiny_place(plan, tmp_path)
+    record = run_cell(replace(plan.cells[0], keep=False), place)
+    assert math.isfinite(record["map"])
+    assert not place.store.arrays_path(plan.cells[0]).exists()
