@@ -50,5 +50,26 @@ def test_a_gallery_is_searched_with_filters(tmp_path: Path) -> None:
     (query,) = content["queries"]
     assert [hit["rank"] for hit in query["hits"]] == [1, 2, 3, 4, 5, 6, 7]
     assert "Columns: id" in refused("search", tmp_path / "g", photo, "--where", "x = 1")
-    assert "search a gallery" in refused("search", run, photo, "--where", "label = 'a'")
+    assert "are for a gallery" in refused("search", run, photo, "--where", "label = 'a'")
     assert "Cannot read the image" in refused("search", tmp_path / "g", tmp_path / "none.png")
+
+
+def test_why_shows_shares_that_add_up_to_the_score(tmp_path: Path) -> None:
+    run = copy_run(tmp_path / "run")
+    photo = tmp_path / "one.png"
+    tiny_birds().test.read(0).save(photo)
+    made = Gallery.create(tmp_path / "g", run)
+    made.add([{"id": f"n{n}", "image": tiny_birds().train.read(n)} for n in range(5)])
+    (query,) = phpq("search", tmp_path / "g", photo, "--why", "--json").json()["queries"]
+    assert len(query["hits"]) == 5
+    for hit in query["hits"]:
+        assert len(hit["shares"]) == made.model.codebooks.num_codebooks
+        assert abs(sum(hit["shares"]) - hit["score"]) < 1e-4
+    outcome = phpq("search", tmp_path / "g", photo, "--why", "--top-k", "1")
+    assert " ".join(f"{share:+.2f}" for share in query["hits"][0]["shares"]) in outcome.out
+    plain = phpq("search", tmp_path / "g", photo, "--json").json()["queries"][0]["hits"]
+    assert plain == [{k: v for k, v in hit.items() if k != "shares"} for hit in query["hits"]]
+    assert "no codebook has a share" in refused(
+        "search", tmp_path / "g", photo, "--why", "--rerank", "10"
+    ).replace("\n", " ")
+    assert "are for a gallery" in refused("search", run, photo, "--why")

@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from phpq.cli.output import is_gallery, print_json, results
+from phpq.errors import ConfigError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from rich.table import Table
 
-    from phpq.gallery import Hit
+    from phpq.codes import FloatArray
+    from phpq.gallery import Gallery, Hit
     from phpq.search import QueryHits
+
+Shares = list[float]  # of the M codebooks in one score
 
 
 def search(
@@ -39,6 +43,9 @@ def search(
         int,
         typer.Option(min=0, metavar="R", help="Order the first R hits by their float embeddings."),
     ] = 0,
+    why: Annotated[
+        bool, typer.Option("--why", help="Show what each codebook adds to the score of a hit.")
+    ] = False,
     device: Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:1 or mps.")] = "auto",
     as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False,
 ) -> None:
@@ -46,16 +53,21 @@ def search(
     if is_gallery(target):
         from phpq.gallery import Gallery
 
+        if why and rerank:
+            raise ConfigError(
+                "--why explains scores of codes, and --rerank scores float embeddings, which no "
+                "codebook has a share in. Use one of them."
+            )
         gallery = Gallery.open(target, device=device)
-        answers = gallery.search_many(list(images), top_k, where=where, rerank=rerank)
-        _print_hits(target, images, answers, as_json=as_json)
+        queries = gallery.model.embed(list(images))
+        answers = gallery.search_many(queries, top_k, where=where, rerank=rerank)
+        shares = _shares(gallery, queries, answers) if why else None
+        _print_hits(target, images, answers, shares=shares, as_json=as_json)
         return
-    if where is not None or rerank:
-        from phpq.errors import ConfigError
-
+    if where is not None or rerank or why:
         raise ConfigError(
-            f"--where and --rerank search a gallery; {str(target)!r} is none. Make one with: "
-            "phpq index GALLERY SOURCE --model RUN"
+            f"--where, --rerank and --why are for a gallery; {str(target)!r} is none. Make one "
+            "with: phpq index GALLERY SOURCE --model RUN"
         )
     _search_run(target, images, top_k, device=device, as_json=as_json)
 
@@ -77,25 +89,53 @@ def _search_run(
         console.print(f"{query.label}, with {query.share:.0%} of the hits\n", style="bold")
 
 
+def _shares(gallery: Gallery, queries: FloatArray, answers: list[list[Hit]]) -> list[list[Shares]]:
+    """Return the shares of the codebooks in the score of every hit of every query."""
+    from phpq.explain import codebook_shares
+
+    model = gallery.model
+    return [
+        [
+            codebook_shares(
+                model.codebooks, query, gallery.get(hit.id).code, query_norm=model.query_norm
+            ).tolist()
+            for hit in hits
+        ]
+        for query, hits in zip(queries, answers, strict=True)
+    ]
+
+
 def _print_hits(
-    gallery: Path, images: Sequence[Path], answers: list[list[Hit]], *, as_json: bool
+    gallery: Path,
+    images: Sequence[Path],
+    answers: list[list[Hit]],
+    *,
+    shares: list[list[Shares]] | None,
+    as_json: bool,
 ) -> None:
+    reasons: Sequence[list[Shares] | None] = shares or [None] * len(answers)
     if as_json:
         queries = [
-            {"query": str(image), "hits": [hit.to_dict() for hit in hits]}
-            for image, hits in zip(images, answers, strict=True)
+            {"query": str(image), "hits": _hit_dicts(hits, why)}
+            for image, hits, why in zip(images, answers, reasons, strict=True)
         ]
         print_json({"gallery": str(gallery), "queries": queries})
         return
     console = results()
-    for image, hits in zip(images, answers, strict=True):
+    for image, hits, why in zip(images, answers, reasons, strict=True):
         if not hits:
             console.print(f"{image}: no image of the gallery qualifies.\n", soft_wrap=True)
             continue
         # Not as the title of the table: that would be wrapped to its width.
         console.print(str(image), style="bold", soft_wrap=True)
-        console.print(_hit_table(hits))
+        console.print(_hit_table(hits, why))
         console.print(f"{_verdict(hits)}\n", style="bold")
+
+
+def _hit_dicts(hits: Sequence[Hit], shares: list[Shares] | None) -> list[dict[str, Any]]:
+    if shares is None:
+        return [hit.to_dict() for hit in hits]
+    return [hit.to_dict() | {"shares": own} for hit, own in zip(hits, shares, strict=True)]
 
 
 def _verdict(hits: Sequence[Hit]) -> str:
@@ -107,7 +147,7 @@ def _verdict(hits: Sequence[Hit]) -> str:
     return f"{winner}, with {labels.count(winner) / len(hits):.0%} of the hits"
 
 
-def _hit_table(hits: Sequence[Hit]) -> Table:
+def _hit_table(hits: Sequence[Hit], shares: list[Shares] | None) -> Table:
     """Lay out the hits; metadata columns are shown where a hit has a value."""
     from rich.table import Table
     from rich.text import Text
@@ -116,13 +156,16 @@ def _hit_table(hits: Sequence[Hit]) -> Table:
     table = Table()
     table.add_column("rank", justify="right")
     table.add_column("score", justify="right")
+    if shares is not None:
+        table.add_column("of the codebooks", justify="right")
     for name in ("label", "id", *names):
         table.add_column(Text(name), overflow="fold")
-    for hit in hits:
+    for place, hit in enumerate(hits):
         values = [
             "" if hit.metadata.get(name) is None else str(hit.metadata[name]) for name in names
         ]
-        cells = (str(hit.rank), f"{hit.score:.3f}", hit.label or "", hit.id, *values)
+        why = [" ".join(f"{share:+.2f}" for share in shares[place])] if shares is not None else []
+        cells = (str(hit.rank), f"{hit.score:.3f}", *why, hit.label or "", hit.id, *values)
         table.add_row(*(Text(cell) for cell in cells))
     return table
 

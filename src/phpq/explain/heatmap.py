@@ -1,0 +1,277 @@
+"""Where in an image a match comes from: an image and the code it was matched with in, a map out.
+
+Between the feature maps and the score, PHPQ is linear but for the pooling, and the pooling adds up
+over places: rho-pooling of channel c takes the share x^rho / sum x^rho of its value from each. So
+the score is a sum over places, channels and levels, which `match_evidence` returns. The heat map
+shows what speaks for the match. benchmarks/heatmap.py measures it beside other maps.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image
+
+from phpq.codes import CodeArray, Codebooks, FloatArray
+from phpq.config import DataConfig
+from phpq.errors import ShapeError
+from phpq.explain.alignment import cell_offsets, lay_out
+from phpq.explain.shares import check_code
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from phpq.model import Model, Network
+
+LONGEST_SIDE = 512  # of a heat map, pixels: feature maps are far coarser
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Evidence:
+    """A score as a sum: `constant` and all values of `levels`.
+
+    Attributes:
+        levels: (C_i, h_i, w_i) float32 each, shallow first: what each place of each channel adds,
+            with the lengths by which sub-vectors are divided held fixed.
+        constant: What the biases add, whatever the image.
+    """
+
+    levels: tuple[FloatArray, ...]
+    constant: float
+
+    def support(self) -> tuple[FloatArray, ...]:
+        """Return what speaks for the match at each place: (h_i, w_i) float32 each, 0 or more.
+
+        Not the sum over channels: where one speaks for and another against, something is seen.
+        """
+        return tuple(np.maximum(level, 0).sum(axis=0) for level in self.levels)
+
+
+def fuse_levels(
+    maps: Sequence[FloatArray], size: tuple[int, int], *, offsets: Sequence[float]
+) -> FloatArray:
+    """Lay the maps of several levels over each other, as densities: each counts by its sum.
+
+    Args:
+        maps: (h_i, w_i) float each.
+        size: (height, width) of the result.
+        offsets: Of the cells of each level, see `cell_offsets`.
+
+    Returns:
+        (height, width) float32.
+    """
+    total = np.zeros(size, np.float32)
+    for values, offset in zip(maps, offsets, strict=True):
+        total += lay_out(values, size, offset=offset) * np.float32(values.size)
+    return total
+
+
+def heat_map(
+    model: Model,
+    image: str | Path | Image.Image,
+    *,
+    code: CodeArray | None = None,
+    codebook: int | None = None,
+) -> FloatArray:
+    """Show where in an image its match with a code comes from.
+
+    For the query of a search give the code of the hit, for the hit that of the query.
+
+    Args:
+        model: Of PHPQ; for another method see `heat_note`.
+        image: A file, or an upright image.
+        code: (M,) uint8 of the other image; None: the image's own, which shows what its code rests
+            upon.
+        codebook: From 0; the share of this codebook alone. None: the whole score.
+
+    Returns:
+        (h, w) float32 in [0, 1] over the whole image, with its aspect ratio; the hottest place is
+        1, and what encoding does not see (see `view_box`) is 0.
+    """
+    from phpq.data import decode_square
+    from phpq.data.decode import read_image
+    from phpq.model import Network
+
+    config = model.card.config.data
+    source = Path(image) if isinstance(image, str) else image
+    square = decode_square(source, config)
+    if isinstance(source, Path):
+        limit = config.max_pixels
+        size = read_image(source, max_pixels=limit, draft=LONGEST_SIDE).size
+    else:
+        size = source.size
+    width, height = fit_within(size, LONGEST_SIDE)
+    left, top, right, bottom = _whole_pixels(view_box((width, height), config), (width, height))
+    inside = (bottom - top, right - left)
+    heat = np.zeros((height, width), np.float32)
+    if isinstance(model.network, Network):
+        maps = match_evidence(model, square, code=code, codebook=codebook).support()
+    else:
+        maps = (_last_level_energy(model, square),)
+    offsets = cell_offsets(model.network.backbone)[-len(maps) :]
+    heat[top:bottom, left:right] = fuse_levels(maps, inside, offsets=offsets)
+    return heat / np.float32(heat.max() or 1)  # nothing speaks for it: all cold
+
+
+def heat_note(model: Model) -> str:
+    """Say what the heat maps of a model do not show; empty for PHPQ, whose maps explain the match.
+
+    Maps of other methods show where the last feature map is active, whatever the image was matched
+    with.
+    """
+    from phpq.model import Network
+
+    if isinstance(model.network, Network):
+        return ""
+    name = type(model.network).__name__
+    return (
+        f"{name} has no pyramid pooling to trace a match through: the heat map shows where its "
+        "last feature map is active, and is the same for every match."
+    )
+
+
+def match_evidence(
+    model: Model,
+    square: NDArray[np.uint8],
+    *,
+    code: CodeArray | None = None,
+    codebook: int | None = None,
+) -> Evidence:
+    """Take the score of an image and a code apart.
+
+    Args:
+        model: Of PHPQ.
+        square: (3, S, S) uint8, from `decode_square`.
+        code: (M,) uint8; None: the image's own.
+        codebook: From 0, to take its share apart instead of the score.
+    """
+    import torch
+
+    from phpq.model import Network
+
+    network = model.network
+    if not isinstance(network, Network):
+        raise TypeError(f"match_evidence needs a PHPQ network, not {type(network).__name__}")
+    # Slopes are wanted even where a caller has switched them off.
+    with torch.inference_mode(False), torch.enable_grad():
+        leaves = _pyramids(model, network, square)
+        query = _fixed_length_query(network, leaves, raw=model.query_norm == "raw")
+        if code is None:
+            code = model.codebooks.encode(query.detach().flatten()[None].cpu().numpy())[0]
+        words = torch.tensor(_codewords(model.codebooks, code, codebook)).to(query)
+        score = (query * words).sum()
+        flat = [level for pyramid in leaves for level in pyramid]
+        slopes = torch.autograd.grad(score, flat)
+    parts = [(slope * level.detach())[0] for slope, level in zip(slopes, flat, strict=True)]
+    count = len(leaves[0])
+    levels = parts[:count]
+    if len(leaves) > 1:  # the mirror image, turned back
+        levels = [here + there.flip(-1) for here, there in zip(levels, parts[count:], strict=True)]
+    arrays = tuple(level.cpu().numpy() for level in levels)
+    explained = sum(float(level.sum(dtype=np.float64)) for level in arrays)
+    return Evidence(arrays, float(score.detach()) - explained)
+
+
+def _pyramids(model: Model, network: Network, square: NDArray[np.uint8]) -> list[list[Tensor]]:
+    """Return the maps (1, C_i, h_i, w_i) of each view that is embedded, as leaves for slopes."""
+    import torch
+
+    from phpq.data.augment import Views
+
+    config = model.card.config.data
+    with torch.no_grad():
+        view = Views(config).encode(torch.tensor(square[None]).to(model.device))
+        views = [view, view.flip(-1)] if config.eval_flip else [view]
+        pyramids = [network.backbone(network.backbone.normalise(one)) for one in views]
+    return [[level.float().requires_grad_() for level in pyramid] for pyramid in pyramids]
+
+
+def _fixed_length_query(network: Network, leaves: list[list[Tensor]], *, raw: bool) -> Tensor:
+    """Return the query (M, d) that is scored, linear in the pooled maps of its views.
+
+    The true slope of a unit vector is blind to what makes it point where it does: it vanishes the
+    closer the image is to its codeword. With the lengths held fixed, parts add up to the score.
+    """
+    books = network.quantizer.codebooks.shape[0]
+    views = [
+        network.norm(network.transform(network.pooling(pyramid))).reshape(books, -1)
+        for pyramid in leaves
+    ]
+    if len(views) > 1:  # as `Network.embed` averages an image and its mirror image
+        query = sum((_over_length(view) for view in views[1:]), _over_length(views[0])) / len(views)
+    else:
+        query = views[0]
+    return query if raw else _over_length(query)
+
+
+def _over_length(vectors: Tensor) -> Tensor:
+    lengths = vectors.detach().norm(dim=-1, keepdim=True)
+    unit: Tensor = vectors / lengths.clamp(min=1e-12)
+    return unit
+
+
+def _codewords(codebooks: Codebooks, code: CodeArray, codebook: int | None) -> FloatArray:
+    """Return (M, d) float32: the codewords of a code, or of one codebook among zeros."""
+    chosen = check_code(codebooks, code)
+    words = codebooks.codewords[np.arange(codebooks.num_codebooks), chosen]
+    if codebook is None:
+        return words
+    if not 0 <= codebook < codebooks.num_codebooks:
+        raise ShapeError(
+            f"codebook={codebook!r} is not there; expected 0 to {codebooks.num_codebooks - 1}."
+        )
+    single = np.zeros_like(words)
+    single[codebook] = words[codebook]
+    return single
+
+
+def _last_level_energy(model: Model, square: NDArray[np.uint8]) -> FloatArray:
+    """Return (h, w) float32, the squared activations of the deepest map."""
+    import torch
+
+    from phpq.data.augment import Views
+
+    backbone, config = model.network.backbone, model.card.config.data
+    with torch.no_grad():
+        view = Views(config).encode(torch.tensor(square[None]).to(model.device))
+        deepest = backbone(backbone.normalise(view))[-1]
+        energy: FloatArray = deepest[0].float().square().sum(dim=0).cpu().numpy()
+    return energy
+
+
+def view_box(size: tuple[int, int], config: DataConfig) -> tuple[float, float, float, float]:
+    """Return the part of an image that encoding sees: (left, top, right, bottom) in pixels.
+
+    Args:
+        size: (width, height) of the image.
+        config: How it is fitted to a square and cropped.
+    """
+    width, height = map(float, size)
+    left = top = 0.0
+    if config.fit == "crop":
+        side = min(width, height)
+        left, top = (width - side) / 2, (height - side) / 2
+        width = height = side
+    # In whole pixels of the stored square, as `Views.encode` cuts it.
+    kept = max(1, round(config.store_size * config.eval_crop))
+    start, share = (config.store_size - kept) // 2 / config.store_size, kept / config.store_size
+    left, top = left + start * width, top + start * height
+    return left, top, left + share * width, top + share * height
+
+
+def fit_within(size: tuple[int, int], longest: int) -> tuple[int, int]:
+    """Shrink (width, height) to a longest side, if it is larger; no side becomes less than 1."""
+    factor = min(1.0, longest / max(size))
+    return max(1, round(size[0] * factor)), max(1, round(size[1] * factor))
+
+
+def _whole_pixels(
+    box: tuple[float, float, float, float], size: tuple[int, int]
+) -> tuple[int, int, int, int]:
+    left, top = min(round(box[0]), size[0] - 1), min(round(box[1]), size[1] - 1)
+    return left, top, max(round(box[2]), left + 1), max(round(box[3]), top + 1)
