@@ -18,20 +18,36 @@ SOURCE = ROOT / "src" / "phpq"
 LAYERS: tuple[tuple[str, ...], ...] = (
     ("_version", "errors"),
     ("config", "files"),
-    ("codes",),
-    ("data", "index"),
+    ("codes", "recipes"),
+    ("binary_codes",),
+    ("data", "index", "losses"),
     ("evaluation",),
     ("model",),
-    ("gallery", "losses"),
-    ("training",),
-    ("api", "describe", "search"),
-    ("demo",),
+    ("gallery", "methods"),
+    ("explain", "training"),
+    ("api", "client", "describe", "search"),
+    ("demo", "reproduce", "serve"),
     ("cli",),
 )
 LAYER_OF = {part: number for number, layer in enumerate(LAYERS) for part in layer}
 
 # These must be usable, testable and fast to import without torch.
-WITHOUT_TORCH = ("cli", "codes", "config", "errors", "evaluation", "files", "gallery", "index")
+WITHOUT_TORCH = (
+    "binary_codes",
+    "cli",
+    "client",
+    "codes",
+    "config",
+    "errors",
+    "evaluation",
+    "explain",
+    "files",
+    "gallery",
+    "index",
+    "recipes",
+    "reproduce",
+    "serve",
+)
 
 MODULES = sorted(SOURCE.rglob("*.py"))
 LONGEST_FILE = 400

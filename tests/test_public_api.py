@@ -11,6 +11,7 @@ import phpq
 
 def test_the_names_are_these() -> None:
     assert phpq.__all__ == [
+        "Client",
         "Gallery",
         "Model",
         "PhpqError",
@@ -20,7 +21,7 @@ def test_the_names_are_these() -> None:
         "open_dataset",
         "train",
     ]
-    assert len(phpq.__all__) <= 8
+    assert len(phpq.__all__) <= 9
 
 
 @pytest.mark.parametrize("name", phpq.__all__)

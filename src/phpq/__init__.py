@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 from phpq._version import __version__ as __version__
 
 __all__ = [
+    "Client",
     "Gallery",
     "Model",
     "PhpqError",
@@ -29,6 +30,7 @@ __all__ = [
 ]
 
 _HOMES = {
+    "Client": "phpq.client",
     "Gallery": "phpq.gallery",
     "Model": "phpq.model",
     "PhpqError": "phpq.errors",
@@ -41,6 +43,7 @@ _HOMES = {
 
 if TYPE_CHECKING:
     from phpq.api import evaluate, train
+    from phpq.client import Client
     from phpq.config import RunConfig
     from phpq.data import open_dataset
     from phpq.errors import PhpqError

@@ -27,7 +27,9 @@ def test_version_and_help() -> None:
         "gallery",
         "index",
         "info",
+        "reproduce",
         "search",
+        "serve",
         "train",
     }
 

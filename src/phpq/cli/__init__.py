@@ -19,11 +19,13 @@ COMMANDS = {
     "evaluate": "phpq.cli.evaluate:evaluate",
     "index": "phpq.cli.index:index",
     "search": "phpq.cli.search:search",
+    "serve": "phpq.cli.serve:serve",
     "gallery": "phpq.cli.gallery:gallery",
     "advise": "phpq.cli.advise:advise",
     "download": "phpq.cli.download:download",
     "info": "phpq.cli.info:info",
     "export": "phpq.cli.export:export",
+    "reproduce": "phpq.cli.reproduce:reproduce",
 }
 
 

@@ -1,0 +1,187 @@
+"""`phpq serve`: a gallery in, a web page and an HTTP API out, until Ctrl-C."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from phpq.cli.output import messages
+
+if TYPE_CHECKING:
+    import socket
+
+    from phpq.serve import ServerSettings
+
+TOKEN = "PHPQ_TOKEN"  # the variable of the environment
+
+
+def serve(
+    folder: Annotated[
+        Path, typer.Argument(metavar="GALLERY", help="A folder that phpq index wrote.")
+    ],
+    host: Annotated[
+        str, typer.Option(help="Address to listen on; 0.0.0.0 lets the whole network in.")
+    ] = "127.0.0.1",
+    port: Annotated[int, typer.Option(min=0, max=65535, help="0 takes a free one.")] = 8000,
+    writable: Annotated[
+        bool,
+        typer.Option(
+            "--writable/--read-only",
+            help=f"Let those who have the token ({TOKEN} or --token-file) add and delete.",
+        ),
+    ] = False,
+    token_file: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Holds the token, in one line.")
+    ] = None,
+    max_upload: Annotated[
+        float, typer.Option(metavar="MB", min=0.01, max=1000, help="Largest image.")
+    ] = 20.0,
+    workers: Annotated[
+        int, typer.Option(min=0, max=256, help="Threads that search; 0: by the cores.")
+    ] = 0,
+    rate: Annotated[
+        float, typer.Option(min=0, help="Requests a second for one client; 0: no limit.")
+    ] = 100.0,
+    max_waiting: Annotated[
+        int, typer.Option(min=0, help="Requests that may wait; more are told to come back.")
+    ] = 64,
+    timeout: Annotated[
+        float, typer.Option(metavar="SECONDS", min=0.1, help="Of one request, waiting included.")
+    ] = 30.0,
+    allow_host: Annotated[
+        list[str] | None, typer.Option(metavar="NAME", help="A host name to be reached by.")
+    ] = None,
+    allow_origin: Annotated[
+        list[str] | None, typer.Option(metavar="ORIGIN", help="A web page that may call the API.")
+    ] = None,
+    open_page: Annotated[
+        bool, typer.Option("--open", help="Open the page in the browser.")
+    ] = False,
+    device: Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:1 or mps.")] = "auto",
+) -> None:
+    """Serve a gallery: a page to search with photos, and an HTTP API (/docs)."""
+    from phpq.serve.settings import ServerSettings
+
+    settings = ServerSettings(
+        host=host,
+        port=port,
+        token=_token(token_file),
+        writable=writable,
+        max_upload_bytes=round(max_upload * 1e6),
+        workers=workers,
+        rate=rate,
+        max_waiting=max_waiting,
+        request_seconds=timeout,
+        burst=max(1, round(4 * rate)),
+        allowed_hosts=tuple(allow_host or ()),
+        cors_origins=tuple(allow_origin or ()),
+    )
+    with _listen(settings) as listener:  # before the model is loaded: a taken port shows at once
+        _run(folder, settings, listener, open_page=open_page, device=device)
+
+
+def _run(
+    folder: Path, settings: ServerSettings, listener: socket.socket, *, open_page: bool, device: str
+) -> None:
+    # Before torch is loaded: threads of the model that wait for each other must not keep the cores
+    # busy that decoders and searches need. On a busy machine it answered several times faster so.
+    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+
+    import uvicorn
+
+    from phpq.gallery import Gallery
+    from phpq.serve import create_app
+
+    gallery = Gallery.open(folder, device=device)
+    app = create_app(gallery, settings)
+    port = listener.getsockname()[1]
+    name = f"[{settings.host}]" if ":" in settings.host else settings.host
+    shown = "localhost" if settings.host in ("0.0.0.0", "::") else name
+    address = f"http://{shown}:{port}"
+    _announce(gallery, settings, address)
+    if open_page:
+        import webbrowser
+
+        webbrowser.open(address)
+    server = uvicorn.Server(uvicorn_settings(app))
+    server.run(sockets=[listener])
+
+
+def uvicorn_settings(app: Any) -> Any:
+    """Return how uvicorn runs an app: quiet, one process, no unlimited waiting."""
+    import uvicorn
+
+    return uvicorn.Config(
+        app,
+        log_level="warning",
+        access_log=False,
+        server_header=False,
+        timeout_keep_alive=20,
+        timeout_graceful_shutdown=5,
+        limit_concurrency=2000,
+        h11_max_incomplete_event_size=64 * 1024,
+        ws="none",
+    )
+
+
+def _listen(settings: ServerSettings) -> socket.socket:
+    """Open the port."""
+    import errno
+    import socket
+
+    from phpq.errors import ConfigError
+
+    try:
+        family, kind, protocol, _, address = socket.getaddrinfo(
+            settings.host, settings.port, type=socket.SOCK_STREAM, proto=socket.IPPROTO_TCP
+        )[0]
+    except socket.gaierror as error:
+        raise ConfigError(
+            f"--host {settings.host!r} is no address of this machine ({error.strerror}). Use "
+            "127.0.0.1 for this machine alone, or 0.0.0.0 for the network."
+        ) from error
+    # asyncio sends small answers at once (TCP_NODELAY) only where the protocol is named.
+    listener = socket.socket(family, kind, protocol)
+    try:
+        if os.name != "nt":  # there it would let two servers share the port
+            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind(address)
+        listener.listen(1024)
+    except OSError as error:
+        listener.close()
+        taken = error.errno == errno.EADDRINUSE
+        reason = "is taken by another program" if taken else f"cannot be used: {error.strerror}"
+        raise ConfigError(
+            f"Port {settings.port} of {settings.host} {reason}. Choose another one with "
+            "--port, or a free one with --port 0."
+        ) from error
+    return listener
+
+
+def _token(file: Path | None) -> str | None:
+    from phpq.errors import ConfigError
+
+    if file is None:
+        return os.environ.get(TOKEN) or None
+    try:
+        return file.read_text("utf-8").strip()
+    except (OSError, UnicodeDecodeError) as error:
+        reason = getattr(error, "strerror", None) or str(error)
+        raise ConfigError(
+            f"--token-file {str(file)!r} cannot be read: {reason}. Give a text file that holds "
+            f"the token in one line, or set {TOKEN}."
+        ) from error
+
+
+def _announce(gallery: Any, settings: ServerSettings, address: str) -> None:
+    console = messages()
+    mode = "writable with the token" if settings.writable else "read-only"
+    console.print(f"{gallery.path}: {len(gallery):,} images, {mode}", markup=False)
+    if not settings.on_loopback:
+        console.print(
+            "Everybody on the network can search here; there is no encryption.", style="yellow"
+        )
+    console.print(f"page {address}   API {address}/docs   stop with Ctrl-C", markup=False)

@@ -1,0 +1,75 @@
+"""Prometheus metrics of one server, in a registry of their own."""
+
+from __future__ import annotations
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+from prometheus_client.exposition import CONTENT_TYPE_LATEST
+
+_SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
+
+
+class Metrics:
+    """Counts what the server does.
+
+    Attributes:
+        content_type: Of `text`.
+    """
+
+    content_type = CONTENT_TYPE_LATEST
+
+    def __init__(self) -> None:
+        self._registry = CollectorRegistry()
+        self._requests = Counter(
+            "phpq_requests",
+            "Requests answered.",
+            ("method", "route", "status"),
+            registry=self._registry,
+        )
+        self._seconds = Histogram(
+            "phpq_request_seconds",
+            "Time to answer.",
+            ("route",),
+            buckets=_SECONDS,
+            registry=self._registry,
+        )
+        self._running = Gauge("phpq_requests_running", "Now.", registry=self._registry)
+        self._images = Gauge("phpq_images", "Images served.", registry=self._registry)
+        self._version = Gauge("phpq_gallery_version", "Served.", registry=self._registry)
+        self._reloads = Counter("phpq_reloads", "Snapshots loaded.", registry=self._registry)
+        self._jobs = Gauge(
+            "phpq_jobs", "Jobs that run or wait.", ("pool",), registry=self._registry
+        )
+
+    def began(self) -> None:
+        """Count a request that arrives."""
+        self._running.inc()
+
+    def ended(self, method: str, route: str, status: int, seconds: float) -> None:
+        """Count a request that is answered.
+
+        Args:
+            method: Of HTTP.
+            route: The pattern, not the address: there are few of them.
+            status: Of HTTP.
+            seconds: From the first byte to the last.
+        """
+        known = method if method in ("GET", "HEAD", "POST", "DELETE", "OPTIONS") else "other"
+        self._running.dec()
+        self._requests.labels(known, route, str(status)).inc()
+        self._seconds.labels(route).observe(seconds)
+
+    def loaded(self, images: int, version: int) -> None:
+        """Note down what is served from now on."""
+        self._images.set(images)
+        self._version.set(version)
+        self._reloads.inc()
+
+    def text(self, jobs: dict[str, int]) -> bytes:
+        """Return everything in the format of Prometheus.
+
+        Args:
+            jobs: That run or wait now, by pool.
+        """
+        for pool, count in jobs.items():
+            self._jobs.labels(pool).set(count)
+        return generate_latest(self._registry)

@@ -1,0 +1,295 @@
+"""What goes over the wire, as the OpenAPI document describes it."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from phpq.serve.settings import MAX_BATCH, MAX_ID, MAX_LABELS, MAX_OFFSET, MAX_TOP_K, MAX_WHERE
+
+Metadata = dict[str, str | int | float | bool | None]
+
+
+class ErrorDetail(BaseModel):
+    """What went wrong."""
+
+    kind: str = Field(description="The class of the error, as in BadImageError.")
+    message: str = Field(description="What was seen, what is allowed and what to do next.")
+    request_id: str = Field(description="Names the request in the log of the server.")
+
+
+class ErrorAnswer(BaseModel):
+    """The body of every answer that is an error."""
+
+    error: ErrorDetail
+
+
+class Filter(BaseModel):
+    """A column that a filter may name."""
+
+    name: str
+    type: str
+
+
+class ModelInfo(BaseModel):
+    """The model of a gallery."""
+
+    method: str
+    backbone: str
+    fingerprint: str
+    classes: int
+    epochs: int
+
+
+class Limits(BaseModel):
+    """What the server takes."""
+
+    max_upload_bytes: int
+    max_pixels: int
+    max_top_k: int
+    max_offset: int
+    max_batch: int
+
+
+class Info(BaseModel):
+    """What is served."""
+
+    name: str
+    images: int
+    bits: int
+    num_codebooks: int
+    codebook_size: int
+    labels: int = Field(description="Distinct labels.")
+    filters: list[Filter]
+    embeddings: bool = Field(description="Whether float embeddings are kept, for rerank.")
+    version: int = Field(description="Of the gallery; it grows with every change.")
+    model: ModelInfo
+    writable: bool
+    limits: Limits
+    phpq_version: str
+
+
+class LabelCount(BaseModel):
+    """One label."""
+
+    label: str
+    images: int
+
+
+class Labels(BaseModel):
+    """Labels in alphabetical order."""
+
+    total: int
+    labels: list[LabelCount]
+
+
+class QueryEcho(BaseModel):
+    """What was searched for."""
+
+    kind: Literal["upload", "id", "uri", "code"]
+    id: str | None = None
+    uri: str | None = None
+    label: str | None = None
+    code: str = Field(description="The code of the query in hex: searching for it can be shared.")
+
+
+class HitAnswer(BaseModel):
+    """One image that was found."""
+
+    rank: int
+    id: str
+    score: float
+    share: float = Field(ge=0, le=1, description="Of the best score that any code could reach.")
+    label: str | None
+    metadata: Metadata
+    thumbnail: str
+    has_original: bool
+
+
+class SearchAnswer(BaseModel):
+    """Best first, equal scores in order of insertion."""
+
+    query: QueryEcho
+    top_k: int
+    offset: int
+    total: int = Field(description="Images that pass the filter.")
+    seconds: float
+    hits: list[HitAnswer]
+
+
+class BatchAnswer(BaseModel):
+    """One answer a query, in their order."""
+
+    answers: list[SearchAnswer]
+
+
+class BatchQuery(BaseModel):
+    """One query: exactly one of its fields is given."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    id: str | None = Field(default=None, max_length=MAX_ID)
+    uri: str | None = Field(default=None, max_length=MAX_ID)
+    code: str | None = Field(default=None, max_length=512)
+
+
+class BatchRequest(BaseModel):
+    """Several searches in one request."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    queries: list[BatchQuery] = Field(min_length=1, max_length=MAX_BATCH)
+    top_k: int = Field(default=10, ge=1, le=MAX_TOP_K)
+    offset: int = Field(default=0, ge=0, le=MAX_OFFSET)
+    where: str | None = Field(default=None, max_length=MAX_WHERE)
+    label: list[str] = Field(default_factory=list, max_length=MAX_LABELS)
+    rerank: int = Field(default=0, ge=0, le=MAX_OFFSET + MAX_TOP_K)
+
+
+class Item(BaseModel):
+    """One image of the gallery."""
+
+    id: str
+    label: str | None
+    metadata: Metadata
+    code: str
+    has_original: bool
+    thumbnail: str
+
+
+class SkippedItem(BaseModel):
+    """An image that was not added, and why."""
+
+    id: str
+    reason: str
+
+
+class AddAnswer(BaseModel):
+    """What became of an image."""
+
+    added: int
+    unchanged: int
+    replaced: int
+    skipped: list[SkippedItem]
+    version: int
+
+
+class DeleteRequest(BaseModel):
+    """What to delete."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    ids: list[str] = Field(min_length=1, max_length=1000)
+
+
+class DeleteAnswer(BaseModel):
+    """What was deleted."""
+
+    deleted: int
+    unknown: list[str]
+    version: int
+
+
+class CodebookShare(BaseModel):
+    """The part of one codebook in a score."""
+
+    codebook: int
+    score: float
+    part: float = Field(description="Of the sum of all; negative where it speaks against.")
+
+
+class HeatMap(BaseModel):
+    """Where in an image a match comes from."""
+
+    heatmap: str | None = Field(description="A PNG as data: URI; null where there is none.")
+
+
+class Explanation(BaseModel):
+    """Why two images match."""
+
+    score: float
+    shares: list[CodebookShare]
+    query: HeatMap
+    hit: HeatMap
+    note: str
+
+
+class MapPoint(BaseModel):
+    """An image on the map."""
+
+    id: str
+    label: str | None
+    x: float
+    y: float
+
+
+class Map(BaseModel):
+    """A picture of the gallery in two dimensions."""
+
+    points: list[MapPoint]
+    method: str
+    sampled: bool
+
+
+class WordCount(BaseModel):
+    """How many images use a codeword."""
+
+    word: int
+    images: int
+
+
+class CodebookUse(BaseModel):
+    """How a codebook is used."""
+
+    codebook: int
+    used: int
+    dead: int
+    entropy_bits: float
+    words: list[WordCount] = Field(description="The most used first.")
+
+
+class Codebooks(BaseModel):
+    """All codebooks."""
+
+    codebooks: list[CodebookUse]
+
+
+class WordImage(BaseModel):
+    """An image behind a codeword."""
+
+    id: str
+    label: str | None
+    thumbnail: str
+
+
+class WordImages(BaseModel):
+    """Images behind a codeword."""
+
+    images: list[WordImage]
+    total: int
+
+
+class Health(BaseModel):
+    """Whether the server is there."""
+
+    status: Literal["ok", "loading"]
+    version: int | None = Field(default=None, description="Of the gallery that is served.")
+
+
+ERRORS: dict[int | str, dict[str, Any]] = {
+    status: {"model": ErrorAnswer, "description": text}
+    for status, text in {
+        400: "A parameter that is not allowed",
+        403: "A host or an origin that is not allowed",
+        404: "No such image",
+        413: "Too large",
+        422: "An image that cannot be read, or a field that is not valid",
+        429: "Too many requests from one client; see Retry-After",
+        503: "The server is busy; see Retry-After",
+    }.items()
+}
+WRITE_ERRORS: dict[int | str, dict[str, Any]] = ERRORS | {
+    401: {"model": ErrorAnswer, "description": "No token, or a wrong one"},
+    409: {"model": ErrorAnswer, "description": "It does not fit what the gallery holds"},
+}

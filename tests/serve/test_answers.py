@@ -1,0 +1,86 @@
+"""What goes over the wire: plain values, addresses that survive odd ids, codes in hex."""
+
+from __future__ import annotations
+
+import json
+from datetime import date
+from urllib.parse import parse_qs, urlsplit
+
+import numpy as np
+import pytest
+
+from phpq.errors import ConfigError
+from phpq.gallery import Gallery, Record
+from phpq.serve.answers import (
+    answer,
+    item,
+    parse_code,
+    plain,
+    search_code,
+    search_named,
+    search_record,
+    search_upload,
+    thumbnail_address,
+)
+from phpq.serve.schemas import Health
+from phpq.serve.snapshot import Page, Snapshot
+from served_galleries import ids, shared_gallery
+
+
+@pytest.fixture(scope="module")
+def snapshot() -> Snapshot:
+    gallery = Gallery.open(shared_gallery(), device="cpu")
+    return Snapshot(shared_gallery(), gallery.model.codebooks)
+
+
+def test_metadata_becomes_what_json_can_hold() -> None:
+    values = {"a": 1, "b": float("nan"), "c": date(2024, 5, 1), "d": None, "e": True, "f": b"x"}
+    assert plain(values) == {
+        "a": 1, "b": None, "c": "2024-05-01", "d": None, "e": True, "f": "b'x'"
+    }  # fmt: skip
+    json.dumps(plain(values), allow_nan=False)
+
+
+@pytest.mark.parametrize("name", ["a b.jpg", "x/y?z=1&w#q.jpg", "über\u2028%2e/../../etc", "+"])
+def test_an_address_survives_any_id(name: str) -> None:
+    assert parse_qs(urlsplit(thumbnail_address(name)).query)["id"] == [name]
+
+
+def test_a_code_goes_out_and_comes_back(snapshot: Snapshot) -> None:
+    code = snapshot.codes[3]
+    assert np.array_equal(parse_code(code.tobytes().hex(), snapshot), code)
+    found = search_code(snapshot, code.tobytes().hex(), Page(top_k=24))
+    assert ids()[3] in {hit.id for hit in found.hits if hit.share > 0.999}
+    for wrong in ("", "zz", "00", "ff" * 4, "00" * 5, "00 00 00 00"):
+        with pytest.raises(ConfigError, match="is no code of this gallery; expected 8 hex"):
+            parse_code(wrong, snapshot)
+
+
+def test_a_query_is_named_in_exactly_one_way(snapshot: Snapshot) -> None:
+    record = snapshot.record(2)
+    by_id = search_named(snapshot, Page(), id=record.id, uri=None, code=None)
+    by_uri = search_named(snapshot, Page(), id=None, uri=record.uri, code=None)
+    assert by_id.hits == by_uri.hits == search_record(
+        snapshot, 2, record, Page(), kind="id"
+    ).hits  # fmt: skip
+    assert (by_id.query.kind, by_id.query.uri) == ("id", None)
+    assert (by_uri.query.kind, by_uri.query.uri) == ("uri", record.uri)
+    assert record.id not in {hit.id for hit in by_id.hits}
+    with pytest.raises(ConfigError, match="names nothing; give exactly one"):
+        search_named(snapshot, Page(), id=None, uri=None, code=None)
+    with pytest.raises(ConfigError, match="names id and code"):
+        search_named(snapshot, Page(), id="a", uri=None, code="b")
+
+
+def test_ranks_follow_the_page_and_shares_are_parts_of_one(snapshot: Snapshot) -> None:
+    found = search_upload(snapshot, snapshot.query_of(snapshot.record(0)), Page(top_k=4, offset=3))
+    assert [hit.rank for hit in found.hits] == [4, 5, 6, 7]
+    assert all(0 <= hit.share <= 1 for hit in found.hits)
+    assert [hit.score for hit in found.hits] == sorted([h.score for h in found.hits], reverse=True)
+
+
+def test_an_item_without_a_file_says_so() -> None:
+    record = Record("a", None, None, bytes(32), np.array([1, 255], np.uint8), {"year": 3})
+    shown = item(record)
+    assert (shown.code, shown.has_original, shown.metadata) == ("01ff", False, {"year": 3})
+    assert answer(Health(status="ok"), status=503).status_code == 503
