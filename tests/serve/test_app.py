@@ -49,7 +49,14 @@ def test_every_error_has_one_shape(
 def test_a_library_error_keeps_its_text(client: TestClient) -> None:
     with pytest.raises(LookupError) as caught:
         Gallery.open(shared_gallery(), device="cpu").get("none")
-    assert client.get("/api/v1/item?id=none").json()["error"]["message"] == str(caught.value)
+    words = str(caught.value).replace(str(shared_gallery()), shared_gallery().name)
+    assert client.get("/api/v1/item?id=none").json()["error"]["message"] == words
+
+
+def test_the_place_of_the_gallery_is_not_told(client: TestClient) -> None:
+    text = client.get("/api/v1/item?id=none").json()["error"]["message"]
+    assert shared_gallery().name in text
+    assert str(shared_gallery().parent) not in text
 
 
 def test_a_mistake_of_ours_is_a_500_that_tells_nothing(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from fastapi import FastAPI, Request
@@ -64,7 +65,7 @@ def create_app(gallery: Gallery, settings: ServerSettings | None = None) -> Fast
     app.include_router(site_routes(services))
     app.include_router(docs_routes(app))
     mount_static(app)
-    _handle_errors(app)
+    _handle_errors(app, gallery.path)
     if settings.cors_origins:
         app.add_middleware(
             CORSMiddleware,
@@ -78,10 +79,12 @@ def create_app(gallery: Gallery, settings: ServerSettings | None = None) -> Fast
     return app
 
 
-def _handle_errors(app: FastAPI) -> None:
+def _handle_errors(app: FastAPI, folder: Path) -> None:
     def refuse(request: Request, error: PhpqError) -> JSONResponse:
         headers = error.headers if isinstance(error, Refused) else {}
-        content = error_body(kind_of(error), str(error), _number(request))
+        # The library's own words, but where the gallery lies on this machine is nobody's business.
+        text = str(error).replace(str(folder), folder.name)
+        content = error_body(kind_of(error), text, _number(request))
         return JSONResponse(content, status_of(error), headers)
 
     @app.exception_handler(PhpqError)

@@ -48,7 +48,14 @@ export class Plot extends EventTarget {
       [left, right] = [Math.min(left, x), Math.max(right, x)];
       [low, high] = [Math.min(low, y), Math.max(high, y)];
     }
-    this.box = { left, low, width: right - left || 1, height: high - low || 1 };
+    const [width, height] = [right - left || 1, high - low || 1];
+    // From the middle: an axis along which nothing varies has its points in the middle too.
+    this.box = {
+      left: (left + right - width) / 2,
+      low: (low + high - height) / 2,
+      width,
+      height,
+    };
     this.#spread();
   }
 
