@@ -56,6 +56,7 @@ def describe_run(folder: Path) -> dict[str, Any]:
         "run": str(folder),
         "dataset": card.dataset,
         "classes": len(card.class_names),
+        "method": card.config.method.name,
         "bits": card.config.quantizer.bits,
         "backbone": card.config.model.backbone,
         "epochs": {

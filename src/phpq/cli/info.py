@@ -74,7 +74,7 @@ def _run_rows(content: dict[str, Any]) -> list[tuple[str, str]]:
     rows = [
         ("run", content["run"]),
         ("data set", f"{content['dataset']} ({content['classes']} classes)"),
-        ("network", f"{content['backbone']}, {content['bits']} bits"),
+        ("method", f"{content['method']} on {content['backbone']}, {content['bits']} bits"),
         ("epochs", f"{epochs['done']} of {epochs['planned']}, {state}"),
     ]
     if scores:
