@@ -132,3 +132,18 @@ def test_the_module_needs_no_torch() -> None:
     code = "import sys, phpq.evaluation.run; print('torch' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
     assert done.stdout.strip() == "False"
+
+
+def test_codes_that_hold_everything_are_not_compared_with_themselves(tmp_path: Path) -> None:
+    bits = ("quantizer.codebook_size=256", "quantizer.num_codebooks=2", "quantizer.kappa=5")
+    model = tiny_train(tmp_path / "run", tiny_config("method.name=csq", "training.epochs=1", *bits))
+    evaluation = evaluate_model(model, tiny_birds(), out=tmp_path / "evaluation")
+    assert evaluation.lossless
+    assert list(evaluation.ways) == ["CSQ codes"]
+    assert evaluation.codes.map == pytest.approx(evaluation.float_search.map)
+    assert "post-hoc" not in (tmp_path / "evaluation" / "report.html").read_text("utf-8")
+
+
+def test_learned_quantizers_are_compared_with_float_search(evaluation: Evaluation) -> None:
+    assert not evaluation.lossless
+    assert list(evaluation.ways) == ["PHPQ codes", "float search", "post-hoc PQ"]

@@ -53,11 +53,7 @@ def _print(evaluation: Evaluation, run: Path) -> None:
     from rich.table import Table
 
     console = results()
-    ways = {
-        f"{evaluation.title} codes": evaluation.codes,
-        "float search": evaluation.float_search,
-        "post-hoc PQ": evaluation.posthoc_pq,
-    }
+    ways = evaluation.ways
     cutoffs = [n for n in (1, 10, 100) if n in evaluation.codes.precision_at]
     table = Table(title=f"{evaluation.dataset}, {evaluation.bits} bits", title_justify="left")
     table.add_column("search over")

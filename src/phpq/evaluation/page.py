@@ -86,7 +86,7 @@ def _summary(evaluation: Evaluation) -> str:
 
 def _headlines(evaluation: Evaluation) -> tuple[Headline, ...]:
     codes, timing = evaluation.codes, evaluation.timing
-    return (
+    headlines = [
         Headline(
             f"MAP at {evaluation.bits} bits", f"{codes.map_percent:.2f}", "whole gallery, per cent"
         ),
@@ -105,15 +105,12 @@ def _headlines(evaluation: Evaluation) -> tuple[Headline, ...]:
             f"{1000 * timing.code_seconds:,.1f} ms",
             f"{timing.ratio:.1f} times the speed of float search",
         ),
-    )
+    ]
+    return (headlines[0], headlines[-1]) if evaluation.lossless else tuple(headlines)
 
 
 def _retrieval(evaluation: Evaluation, pictures: Pictures) -> Section:
-    ways = {
-        f"{evaluation.title} codes": evaluation.codes,
-        "float search": evaluation.float_search,
-        "post-hoc PQ": evaluation.posthoc_pq,
-    }
+    ways = evaluation.ways
     cutoffs = [n for n in _TABLE_CUTOFFS if n in evaluation.codes.precision_at]
     table = Table(
         columns=("search over", "bytes an image", "MAP", *(f"P@{n}" for n in cutoffs)),
@@ -137,7 +134,9 @@ def _retrieval(evaluation: Evaluation, pictures: Pictures) -> Section:
             Figure(pictures.precision_at, alt="Precision of the first N hits against N"),
             Figure(pictures.precision_recall, alt="Precision against recall"),
         ),
-        lead="Three ways to search the same embeddings: by the learned codes, without codes, and "
+        lead="The embeddings of this method are its codes: search without codes finds the same."
+        if evaluation.lossless
+        else "Three ways to search the same embeddings: by the learned codes, without codes, and "
         "by a product quantizer fitted afterwards.",
     )
 
@@ -184,7 +183,7 @@ def _epochs(evaluation: Evaluation) -> Section:
 
 
 def _health(evaluation: Evaluation) -> Section:
-    ways = ((f"{evaluation.title} codes", evaluation.codes), ("post-hoc PQ", evaluation.posthoc_pq))
+    ways = tuple((name, s) for name, s in evaluation.ways.items() if s.health is not None)
     caption = (
         f"Of {evaluation.codes.gallery:,} gallery images. Entropy is the mean over the "
         "codebooks; near zero, the codebooks have collapsed. Images of one class may well share "

@@ -70,6 +70,8 @@ class Evaluation:
         epochs: MAP of the run's last and best epoch; None without a run.
         skipped: Images that could not be read.
         folder: Where the files are; None if none were written.
+        lossless: The codes hold all that the embeddings hold, as those of hashing methods do:
+            float search and post-hoc PQ only say the same again.
     """
 
     dataset: str
@@ -86,6 +88,15 @@ class Evaluation:
     epochs: EpochScores | None
     skipped: tuple[SkippedImage, ...]
     folder: Path | None = None
+    lossless: bool = False
+
+    @property
+    def ways(self) -> dict[str, RetrievalScores]:
+        """The ways to search that are worth comparing, the learned codes first."""
+        codes = {f"{self.title} codes": self.codes}
+        if self.lossless:
+            return codes
+        return codes | {"float search": self.float_search, "post-hoc PQ": self.posthoc_pq}
 
     @property
     def title(self) -> str:
@@ -101,6 +112,7 @@ class Evaluation:
             "held_out_per_class": self.held_out,
             "bits": self.bits,
             "map": {str(self.bits): self.codes.map_percent},
+            "lossless": self.lossless,
             "map_float": self.float_search.map_percent,
             "map_pq": self.posthoc_pq.map_percent,
             "scores": {
@@ -170,6 +182,7 @@ def evaluate_model(
         epochs=epochs,
         skipped=(*gallery.skipped, *queries.skipped),
         folder=out,
+        lossless=np.array_equal(model.codebooks.decode(codes), gallery.embeddings),
     )
     if out is not None:
         top10 = _draw_top10(model, queries, gallery, codes)
@@ -238,9 +251,8 @@ def _spread_queries(queries: EmbeddedImages) -> list[int]:
 
 def _write(evaluation: Evaluation, folder: Path, top10: bytes) -> None:
     scores = {
-        f"{evaluation.title} codes, {evaluation.bits} bits": evaluation.codes,
-        "float search": evaluation.float_search,
-        f"post-hoc PQ, {evaluation.posthoc_pq.bits} bits": evaluation.posthoc_pq,
+        name if scores is evaluation.float_search else f"{name}, {scores.bits} bits": scores
+        for name, scores in evaluation.ways.items()
     }
     pictures = Pictures(
         precision_at=plot_precision_at(scores),
