@@ -1,8 +1,12 @@
-"""Where training and evaluation find their pixels: resident on the device, or streamed."""
+"""Where training and evaluation find their pixels: resident on the device, or streamed.
+
+Each process of several keeps all pixels, and embeds its share of them.
+"""
 
 from __future__ import annotations
 
 import dataclasses
+import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,6 +21,7 @@ from phpq.data import Dataset, LabelledImages, decode_all
 from phpq.data.batches import PixelSource, ResidentPixels, StreamedPixels, fits_on
 from phpq.model.method import Method
 from phpq.model.retrieval import apply_to_images, apply_to_pixels, embed_images, embed_pixels
+from phpq.training.distributed import ALONE, Group
 from phpq.training.progress import Reporter
 
 EMBED_BATCH = 256  # images embedded at once; large enough to fill a GPU
@@ -43,14 +48,31 @@ def load_pixels(
     device: torch.device,
     reporter: Reporter,
     cache: Path | None = None,
+    group: Group = ALONE,
 ) -> TrainingPixels:
     """Decode a data set once and keep it on the device if it fits, else stream it."""
     side = config.data.store_size
     needed = (len(dataset.train) + len(dataset.test)) * 3 * side * side
+    if device.type == "cpu":
+        needed *= group.local_size  # which share its memory
     wanted = config.training.images_on_device
-    if wanted == "on" or (wanted == "auto" and fits_on(device, needed)):
-        return _resident(dataset, config, device=device, reporter=reporter, cache=cache)
-    return _streamed(dataset, config, device=device, reporter=reporter)
+    config = _with_shared_cores(config, group)
+    # One answer for all: both ways exchange embeddings, but at other moments.
+    if wanted == "on" or (wanted == "auto" and group.every(fits_on(device, needed))):
+        return _resident(
+            dataset, config, device=device, reporter=reporter, cache=cache, group=group
+        )
+    return _streamed(dataset, config, device=device, reporter=reporter, group=group)
+
+
+def _with_shared_cores(config: RunConfig, group: Group) -> RunConfig:
+    """Give each process on a machine its share of the workers, where their number is open."""
+    if group.local_size == 1 or config.training.workers:
+        return config
+    workers = max(1, (os.cpu_count() or 1) // group.local_size)
+    return dataclasses.replace(
+        config, training=dataclasses.replace(config.training, workers=workers)
+    )
 
 
 def _resident(
@@ -60,6 +82,7 @@ def _resident(
     device: torch.device,
     reporter: Reporter,
     cache: Path | None,
+    group: Group,
 ) -> TrainingPixels:
     workers = config.training.workers
     decoded = []
@@ -71,25 +94,30 @@ def _resident(
     train, test = decoded
     source = ResidentPixels(train.pixels, device)
     queries = ResidentPixels(test.pixels, device)
+
+    def embed(network: Method, pixels: Tensor) -> NDArray[np.float32]:
+        mine = pixels[group.rows(len(pixels))]
+        part = embed_pixels(network, mine, config.data, batch_size=EMBED_BATCH)
+        return _gathered(part, len(pixels), group)
+
+    def apply(function: Callable[[Tensor], Tensor]) -> Tensor:
+        mine = source.pixels[group.rows(len(source.pixels))]
+        part = apply_to_pixels(function, mine, config.data, device=device, batch_size=EMBED_BATCH)
+        return group.gather_rows(part, len(source.pixels))
+
     return TrainingPixels(
         train=train.images,
         test=test.images,
         source=source,
         resident=source,
-        embed_train=lambda network: embed_pixels(
-            network, source.pixels, config.data, batch_size=EMBED_BATCH
-        ),
-        embed_test=lambda network: embed_pixels(
-            network, queries.pixels, config.data, batch_size=EMBED_BATCH
-        ),
-        apply_train=lambda function: apply_to_pixels(
-            function, source.pixels, config.data, device=device, batch_size=EMBED_BATCH
-        ),
+        embed_train=lambda network: embed(network, source.pixels),
+        embed_test=lambda network: embed(network, queries.pixels),
+        apply_train=apply,
     )
 
 
 def _streamed(
-    dataset: Dataset, config: RunConfig, *, device: torch.device, reporter: Reporter
+    dataset: Dataset, config: RunConfig, *, device: torch.device, reporter: Reporter, group: Group
 ) -> TrainingPixels:
     readable = []
     # One pass at one pixel each finds every bad file before training starts, in flat memory.
@@ -100,12 +128,35 @@ def _streamed(
         reporter.skipped(part.skipped)
         readable.append(part.images)
     train, test = readable
+
+    def embed(network: Method, images: LabelledImages) -> NDArray[np.float32]:
+        part = embed_images(network, _share(images, group), config.data)
+        return _gathered(part, len(images), group)
+
+    def apply(function: Callable[[Tensor], Tensor]) -> Tensor:
+        part = apply_to_images(function, _share(train, group), config.data, device=device)
+        return group.gather_rows(part, len(train))
+
     return TrainingPixels(
         train=train,
         test=test,
         source=StreamedPixels(train, config.data, device=device, workers=config.training.workers),
         resident=None,
-        embed_train=lambda network: embed_images(network, train, config.data),
-        embed_test=lambda network: embed_images(network, test, config.data),
-        apply_train=lambda function: apply_to_images(function, train, config.data, device=device),
+        embed_train=lambda network: embed(network, train),
+        embed_test=lambda network: embed(network, test),
+        apply_train=apply,
     )
+
+
+def _share(images: LabelledImages, group: Group) -> LabelledImages:
+    """Return the images that this process embeds."""
+    if group.size == 1 or not len(images):
+        return images
+    return images.subset(np.arange(len(images))[group.rows(len(images))])
+
+
+def _gathered(part: NDArray[np.float32], count: int, group: Group) -> NDArray[np.float32]:
+    """Put the embeddings of all processes together: (count, D)."""
+    if group.size == 1 or not count:
+        return part
+    return group.gather_rows(torch.from_numpy(part), count).numpy()

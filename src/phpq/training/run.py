@@ -22,6 +22,7 @@ from phpq.model.checkpoint import ModelCard, read_card, write_card, write_weight
 from phpq.model.method import build_method
 from phpq.model.retrieval import Model, resolve_device
 from phpq.recipes import classifier_config, remaining_config
+from phpq.training.distributed import ALONE, Group
 from phpq.training.loop import EpochResult, Trainer
 from phpq.training.optimizer import rate_factor
 from phpq.training.progress import Reporter, SilentReporter
@@ -34,7 +35,7 @@ from phpq.training.state import (
 )
 
 
-def train_run(
+def train_run(  # noqa: PLR0913  by name
     dataset: Dataset,
     config: RunConfig,
     folder: Path,
@@ -43,6 +44,7 @@ def train_run(
     resume: bool = False,
     reporter: Reporter | None = None,
     cache: Path | None = None,
+    group: Group | None = None,
 ) -> Model:
     """Train a model and write its run folder.
 
@@ -54,22 +56,28 @@ def train_run(
         resume: Continue a run that was interrupted.
         reporter: Sees the progress; silent by default.
         cache: A folder for decoded pixels.
+        group: The processes that learn together, each of which calls this; the first writes the
+            folder, which all must be able to read. On CUDA each has its own device.
     """
-    reporter = reporter or SilentReporter()
-    _check_folder(folder, config, resume=resume)
+    group = group or ALONE
+    reporter = reporter if reporter and group.first else SilentReporter()
+    place = resolve_device(device) if group.size == 1 else group.device
+    group.on_first(lambda: _check_folder(folder, config, resume=resume))
     begun = resume and (folder / STATE).is_file()
+    _check_shared(folder, begun=begun, group=group)
     origin = dataset.source or dataset.name
     card = ModelCard(config=config, class_names=dataset.class_names, dataset=origin)
     trainer = build_trainer(
         dataset,
         config,
-        device=resolve_device(device),
+        device=place,
         reporter=reporter,
         cache=cache,
         begun=begun,
-        ready=lambda: write_card(folder, card),
+        ready=lambda: group.on_first(lambda: write_card(folder, card)),
+        group=group,
     )
-    remove_temporaries(folder)
+    group.on_first(lambda: remove_temporaries(folder))
     state = RunState(trainer.network, trainer.averaged, trainer.optimizer)
     done = 0
     before = config.training.epochs - trainer.config.training.epochs  # of the classifier
@@ -82,13 +90,12 @@ def train_run(
         _run_epochs(trainer, state, folder, rows=rows, done=done, before=before)
     finally:
         reporter.finish()  # an interrupted run must give the terminal back too
-    plot_training(rows, folder / "training.png")
-    (folder / STATE).unlink(missing_ok=True)
-    network = trainer.evaluated_network
+    group.on_first(lambda: _finish(folder, rows))
+    network = trainer.plain_network
     return Model(network, card, device=trainer.device, epochs=rows[-1]["epoch"])
 
 
-def build_trainer(
+def build_trainer(  # noqa: PLR0913  by name
     dataset: Dataset,
     config: RunConfig,
     *,
@@ -97,6 +104,7 @@ def build_trainer(
     cache: Path | None = None,
     begun: bool = False,
     ready: Callable[[], object] = lambda: None,
+    group: Group = ALONE,
 ) -> Trainer:
     """Return the trainer of a method, its backbone fine-tuned first if the config asks for it.
 
@@ -108,15 +116,16 @@ def build_trainer(
         cache: A folder for decoded pixels.
         begun: The method has begun to learn, and a state will be loaded: spare the fine-tuning.
         ready: Called once all settings and images are known to be good, before any epoch.
+        group: The processes that learn together.
     """
     first = None if begun else classifier_config(config)
     if first is None:
         rest = remaining_config(config)
-        trainer = Trainer(dataset, rest, device=device, reporter=reporter, cache=cache)
+        trainer = Trainer(dataset, rest, device=device, reporter=reporter, cache=cache, group=group)
         ready()
         return trainer
     build_method(config, len(dataset.class_names), load_weights=False)  # shows bad options now
-    classifier = Trainer(dataset, first, device=device, reporter=reporter, cache=cache)
+    classifier = Trainer(dataset, first, device=device, reporter=reporter, cache=cache, group=group)
     ready()
     backbone = learn_backbone(classifier)
     return Trainer(
@@ -126,6 +135,7 @@ def build_trainer(
         reporter=reporter,
         pixels=classifier.pixels,
         backbone=backbone,
+        group=group,
     )
 
 
@@ -169,6 +179,8 @@ def _run_epochs(
         if last or early:
             row |= trainer.evaluate()
         rows.append(row)
+        if not trainer.group.first:
+            continue  # one process writes, and the next step waits for it
         trainer.reporter.epoch(row)
         # In this order a kill between two files costs nothing: rows beyond the state are dropped
         # on resuming, and weights without a state are those of a finished run.
@@ -186,8 +198,14 @@ def _fit_only(trainer: Trainer, folder: Path, *, rows: list[dict[str, Any]]) -> 
     trainer.complete()
     seconds = time.perf_counter() - started
     rows.append({"epoch": 0, "seconds": round(seconds, 4)} | trainer.evaluate())
-    write_metrics(folder, rows)
-    write_weights(folder, trainer.evaluated_network, epoch=0)
+    if trainer.group.first:
+        write_metrics(folder, rows)
+        write_weights(folder, trainer.evaluated_network, epoch=0)
+
+
+def _finish(folder: Path, rows: list[dict[str, Any]]) -> None:
+    plot_training(rows, folder / "training.png")
+    (folder / STATE).unlink(missing_ok=True)
 
 
 def _metrics_row(trainer: Trainer, epoch: int, result: EpochResult) -> dict[str, Any]:
@@ -205,6 +223,15 @@ def _metrics_row(trainer: Trainer, epoch: int, result: EpochResult) -> dict[str,
         "dead_codewords": health.dead_total,
         "entropy_bits": health.mean_entropy_bits,
     }
+
+
+def _check_shared(folder: Path, *, begun: bool, group: Group) -> None:
+    """Make sure that all processes see the state to resume from, or that none does."""
+    if not (group.every(begun) or group.every(not begun)):
+        raise ConfigError(
+            f"Some of the {group.size} processes see a state to resume in {str(folder)!r}, others "
+            "do not. Put the run folder where all machines can read it."
+        )
 
 
 def _check_folder(folder: Path, config: RunConfig, *, resume: bool) -> None:

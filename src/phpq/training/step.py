@@ -2,19 +2,27 @@
 
 The captured graph holds augmentation, forward, backward, the optimizer and the average: one launch
 a step. The first steps of a run are real steps too, run eagerly; nothing is computed twice.
+
+With several processes each extracts its part of the batch, and every one computes the loss of the
+whole of it: terms over pairs, batch statistics and buffers are those of a single process.
 """
 
 from __future__ import annotations
 
+import dataclasses
+import warnings
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
+from typing import Any, cast
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
 
 from phpq.config import RunConfig
 from phpq.data.augment import PARAMETERS, Views
 from phpq.model.method import Method
+from phpq.training.distributed import ALONE, Group
 from phpq.training.optimizer import AveragedWeights
 
 EAGER_STEPS = 8  # let cuDNN pick its algorithms and the compiler finish before the capture
@@ -28,6 +36,43 @@ class StepResult:
     codes: Tensor  # (B, M) uint8: the hard codes of the batch, for the health of the codes
 
 
+class LearningStep(nn.Module):
+    """From this process's images to the loss of the whole batch, the same in every process."""
+
+    def __init__(self, network: Method, precision: str, group: Group) -> None:
+        super().__init__()
+        self.network = network
+        self.precision = precision
+        self.group = group
+
+    def forward(
+        self, images: Tensor, labels: Tensor, rows: Tensor
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """Extract a part, gather all, and judge the whole.
+
+        Args:
+            images: (b, 3, H, W) in [0, 1], this process's part of the batch.
+            labels: (b,) int64.
+            rows: (b,) int64, the place of each image in the training set.
+
+        Returns:
+            The loss; (1 + terms,) the loss and its terms, without gradients; codes (B, M) uint8.
+        """
+        with self._autocast(images.device.type):
+            extracted = self.network.extract(images)
+        extracted = gather_batch(extracted, self.group)
+        labels, rows = self.group.gather(labels), self.group.gather(rows)
+        with self.group.whole_batch():
+            learned = self.network.objective(extracted, labels, rows)
+        # Detached: only the loss is followed back, and only through what it is made of.
+        losses = torch.stack([learned.loss, *learned.parts]).detach()
+        return learned.loss, losses, learned.codes
+
+    def _autocast(self, device: str) -> AbstractContextManager[None]:
+        enabled = self.precision == "bf16" or (self.precision == "auto" and device == "cuda")
+        return torch.autocast(device, torch.bfloat16, enabled=enabled)
+
+
 class TrainStep:
     """Runs one step: augment, forward, backward, update, average."""
 
@@ -37,21 +82,27 @@ class TrainStep:
         optimizer: torch.optim.Optimizer,
         average: AveragedWeights | None,
         config: RunConfig,
+        *,
+        group: Group = ALONE,
     ) -> None:
         self.network = network
         self.optimizer = optimizer
         self.average = average
         self.config = config
+        self.group = group
         self.views = Views(config.data)
         self.device = next(network.parameters()).device
-        if acceleration(config, self.device) == "full":
+        self.learning = LearningStep(network, config.training.precision, group)
+        self._parallel: DistributedDataParallel | None = None
+        self._fresh = True  # it is not known yet which parameters a step uses
+        if group.size == 1 and acceleration(config, self.device) == "full":
             for part in network.compiled_parts():
                 part.compile(dynamic=False)
 
     def __call__(
         self, pixels: Tensor, labels: Tensor, rows: Tensor, parameters: Tensor
     ) -> StepResult:
-        """Learn from one batch.
+        """Learn from one batch, of which a process of several gives its part.
 
         Args:
             pixels: (B, 3, S, S) uint8.
@@ -62,21 +113,81 @@ class TrainStep:
         self.network.train()
         images = self.views.train(pixels, parameters)
         images = images.contiguous(memory_format=torch.channels_last)
-        with self._autocast():
-            extracted = self.network.extract(images)
-        learned = self.network.objective(extracted, labels, rows)
         self.optimizer.zero_grad(set_to_none=True)
-        torch.autograd.backward(learned.loss)
+        learn: nn.Module = self.learning if self._fresh else (self._parallel or self.learning)
+        loss, losses, codes = learn(images, labels, rows)
+        torch.autograd.backward(loss)
+        if self._fresh and self.group.size > 1:
+            self._share_gradients()
         self.optimizer.step()
         if self.average is not None:
             self.average.update()
-        losses = torch.stack([learned.loss, *learned.parts])
-        return StepResult(losses.detach(), learned.codes)
+        return StepResult(losses, codes)
 
-    def _autocast(self) -> AbstractContextManager[None]:
-        wanted = self.config.training.precision
-        enabled = wanted == "bf16" or (wanted == "auto" and self.device.type == "cuda")
-        return torch.autocast(self.device.type, torch.bfloat16, enabled=enabled)
+    def restart(self) -> None:
+        """Look again at what a step uses, since what it does has changed."""
+        self._fresh = True
+
+    def _share_gradients(self) -> None:
+        """Average the gradients after the first step; later ones do so while they are computed.
+
+        `DistributedDataParallel` has to know whether some parameters take no part, as codebooks
+        before their first epoch. The first step shows it; control flow is the same everywhere.
+        """
+        parameters = [p for p in self.network.parameters() if p.requires_grad]
+        used = [p.grad for p in parameters if p.grad is not None]
+        self.group.average(used)
+        unused = len(used) < len(parameters)
+        if self._parallel is None or self._parallel.find_unused_parameters != unused:
+            self._parallel = _in_parallel(self.learning, unused=unused)
+        self._fresh = False
+
+
+def _in_parallel(module: LearningStep, *, unused: bool) -> DistributedDataParallel:
+    device = next(module.parameters()).device
+    with warnings.catch_warnings():
+        # The name of this option changes between the versions of torch that we support.
+        warnings.simplefilter("ignore", FutureWarning)
+        return DistributedDataParallel(
+            module,
+            device_ids=[device] if device.type == "cuda" else None,
+            broadcast_buffers=False,  # all processes compute the same ones
+            find_unused_parameters=unused,
+        )
+
+
+def gather_batch(extracted: Any, group: Group) -> Any:
+    """Gather what `Method.extract` returned, a tensor (b, ...) or several, with its gradient."""
+    if group.size == 1:
+        return extracted
+    if isinstance(extracted, Tensor):
+        return cast(Tensor, _Gather.apply(extracted, group))  # type: ignore[no-untyped-call]
+    if dataclasses.is_dataclass(extracted) and not isinstance(extracted, type):
+        names = [field.name for field in dataclasses.fields(extracted)]
+        values = {name: gather_batch(getattr(extracted, name), group) for name in names}
+        return dataclasses.replace(extracted, **values)
+    if isinstance(extracted, tuple | list):
+        return type(extracted)(gather_batch(value, group) for value in extracted)
+    raise TypeError(f"extract returned {type(extracted).__name__}; expected tensors")
+
+
+class _Gather(torch.autograd.Function):
+    """Concatenates the parts of all processes.
+
+    Every process computes the same loss of the whole batch, hence the same gradient of it: the sum
+    over processes of the gradients of one part is its own share, times their number. Nothing is
+    exchanged on the way back, and the mean of gradients over processes is that of one process.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, mine: Tensor, group: Group) -> Tensor:
+        ctx.group, ctx.length = group, len(mine)
+        return group.gather(mine)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
+        start = ctx.group.rank * ctx.length
+        return grad[start : start + ctx.length] * ctx.group.size, None
 
 
 class GraphedStep:

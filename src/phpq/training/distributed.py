@@ -1,0 +1,266 @@
+"""Several processes that learn as one: who they are, what they exchange, who writes and speaks.
+
+    group = connect(Launch(rank=0, size=4), device="auto")      or ALONE, for a single process
+    whole = group.gather(mine)
+
+The loop is written once, for a group; a group of one exchanges nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import timedelta
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from phpq.errors import ConfigError, PhpqError
+from phpq.model.retrieval import resolve_device
+
+# The longest wait for another process: one may evaluate or write while the others wait. A process
+# that dies is noticed at once by its launcher, or by its closed connection.
+PATIENCE = timedelta(minutes=30)
+LAST_WORDS = timedelta(seconds=5)  # how long others wait for the first that failed to say why
+
+
+@dataclass(frozen=True, slots=True)
+class Launch:
+    """What a launcher such as torchrun tells each of its processes.
+
+    Attributes:
+        rank: Of this process among all, from 0.
+        size: Processes in all, on all machines.
+        local_rank: Of this process on its machine; its GPU.
+        local_size: Processes on this machine.
+    """
+
+    rank: int
+    size: int
+    local_rank: int = 0
+    local_size: int = 1
+
+
+class PeerError(PhpqError):
+    """Another process of the group failed; its own message says why."""
+
+
+class Group:
+    """The processes of one run, seen from one of them.
+
+    Every method that exchanges something must be called by all of them, in the same order.
+
+    Attributes:
+        rank: Of this process, from 0.
+        size: Processes in all.
+        local_size: Processes on this machine, which share its cores and its memory.
+        device: Where this process learns, and where exchanged tensors lie.
+        sharded: Whether a module that is called now sees a part of the batch, not all of it.
+    """
+
+    def __init__(
+        self,
+        launch: Launch | None = None,
+        *,
+        device: torch.device | None = None,
+        store: dist.Store | None = None,
+    ) -> None:
+        launch = launch or Launch(0, 1)
+        self.rank, self.size = launch.rank, launch.size
+        self.local_size = launch.local_size
+        self.device = device or torch.device("cpu")
+        self.sharded = self.size > 1
+        self._store = store
+
+    @property
+    def first(self) -> bool:
+        """Whether this is the process that writes files and speaks to the user."""
+        return self.rank == 0
+
+    def part(self, batch_size: int) -> slice:
+        """Return this process's images of every batch, which must be divisible among all."""
+        if batch_size % self.size:
+            raise ConfigError(
+                f"training.batch_size={batch_size} cannot be shared equally by {self.size} "
+                f"processes. It is the batch of all of them together: make it a multiple of "
+                f"{self.size}, or start another number of processes."
+            )
+        share = batch_size // self.size
+        return slice(self.rank * share, (self.rank + 1) * share)
+
+    def rows(self, count: int) -> slice:
+        """Return this process's share of `count` rows, at least 1, for `gather_rows`."""
+        share = -(-count // self.size)
+        # With fewer rows than processes the last ones repeat a row, which is dropped again.
+        start = min(self.rank * share, count - 1)
+        return slice(start, min(start + share, count))
+
+    def gather(self, mine: Tensor) -> Tensor:
+        """Concatenate the (n, ...) tensors of all processes, of equal shape, by rank."""
+        if self.size == 1:
+            return mine
+        sent = mine.detach().to(self.device).contiguous()
+        parts = [torch.empty_like(sent) for _ in range(self.size)]
+        dist.all_gather(parts, sent)
+        return torch.cat(parts).to(mine.device)
+
+    def gather_rows(self, mine: Tensor, count: int) -> Tensor:
+        """Concatenate what each process made of its `rows(count)`: (count, ...)."""
+        if self.size == 1:
+            return mine
+        share = -(-count // self.size)
+        missing = share - len(mine)
+        filled = torch.cat([mine, mine[-1:].expand(missing, *mine.shape[1:])])
+        every = self.gather(filled)
+        # A last process that repeats a row stands beyond `count`; so does all that was filled.
+        return every[:count]
+
+    def sum(self, values: Tensor) -> Tensor:
+        """Return the sum of equally shaped tensors over all processes."""
+        if self.size == 1:
+            return values
+        total = values.detach().to(self.device, copy=True).contiguous()
+        dist.all_reduce(total)
+        return total.to(values.device)
+
+    def average(self, tensors: Iterable[Tensor]) -> None:
+        """Replace tensors, in place, by their means over all processes."""
+        kept = list(tensors)
+        if self.size == 1 or not kept:
+            return
+        total = self.sum(torch.cat([tensor.reshape(-1) for tensor in kept]))
+        parts = (total / self.size).split([tensor.numel() for tensor in kept])
+        for tensor, part in zip(kept, parts, strict=True):
+            tensor.copy_(part.view(tensor.shape))
+
+    @torch.no_grad()
+    def broadcast(self, tensors: Iterable[Tensor]) -> None:
+        """Replace tensors, in place, by those of the first process."""
+        if self.size == 1:
+            return
+        for tensor in tensors:
+            sent = tensor.detach().to(self.device).contiguous()
+            dist.broadcast(sent, 0)
+            if not self.first:
+                tensor.copy_(sent)
+
+    def every(self, flag: bool) -> bool:
+        """Tell whether a flag is set in all processes; none goes on before all have asked."""
+        failed = self.sum(torch.tensor([0 if flag else 1], device=self.device))
+        return failed.item() == 0
+
+    def barrier(self) -> None:
+        """Wait for all processes."""
+        self.every(True)
+
+    def on_first(self, action: Callable[[], object]) -> None:
+        """Run an action in the first process; where it fails, all fail."""
+        failure: PhpqError | OSError | None = None
+        if self.first:
+            try:
+                action()
+            except (PhpqError, OSError) as error:
+                failure = error
+        if self.every(failure is None):
+            return
+        if failure is not None:
+            raise failure
+        raise PeerError("The first process failed; its message says why.")
+
+    @contextmanager
+    def whole_batch(self) -> Iterator[None]:
+        """Tell modules that they see the whole batch in every process, as in a loss."""
+        before, self.sharded = self.sharded, False
+        try:
+            yield
+        finally:
+            self.sharded = before
+
+    def fails_first(self) -> bool:
+        """Announce that this process fails; True if none did before, so that it is to say why."""
+        if self._store is None:
+            return True
+        try:
+            return self._store.add("failures", 1) == 1
+        except RuntimeError:  # whoever kept the store is gone: it failed before
+            return False
+
+    def has_said_why(self) -> None:
+        """Let the others end: the user knows what went wrong."""
+        if self._store is not None:
+            self._store.set("said", "why")
+
+    def await_last_words(self) -> None:
+        """Wait a little for `has_said_why`: a launcher ends all once one has ended."""
+        if self._store is not None:
+            try:
+                self._store.wait(["said"], LAST_WORDS)
+            except RuntimeError:  # it was not a message for users, or the store is gone
+                return
+
+    def close(self) -> None:
+        """Leave, once all have come to their end."""
+        if self.size > 1:
+            self.barrier()
+            dist.destroy_process_group()
+
+
+ALONE = Group()
+
+
+def connect(launch: Launch, *, device: str = "auto") -> Group:
+    """Meet the other processes where the launcher says (MASTER_ADDR and MASTER_PORT).
+
+    Args:
+        launch: Who this process is.
+        device: "auto" and "cuda" take one GPU a process; "cpu" shares the cores.
+    """
+    place = _own_device(launch, device)
+    if launch.size == 1:
+        return Group(launch, device=place)
+    # Loaded when needed: a single process exchanges nothing.
+    from torch.distributed.rendezvous import rendezvous
+
+    try:
+        store, rank, size = next(
+            rendezvous("env://", launch.rank, launch.size, timeout=PATIENCE)  # type: ignore[no-untyped-call]
+        )
+    except (ValueError, RuntimeError) as error:
+        raise ConfigError(
+            f"Process {launch.rank} of {launch.size} cannot meet the others: "
+            f"{str(error).splitlines()[0]}. Start all of them by torchrun, which tells each where "
+            "to connect (MASTER_ADDR, MASTER_PORT)."
+        ) from error
+    backend = "nccl" if place.type == "cuda" else "gloo"
+    dist.init_process_group(backend, store=store, rank=rank, world_size=size, timeout=PATIENCE)
+    return Group(launch, device=place, store=dist.PrefixStore("phpq", store))
+
+
+def _own_device(launch: Launch, name: str) -> torch.device:
+    """Return the device of one process: the GPU of its local rank, or the CPU."""
+    device = resolve_device(name)
+    if launch.size == 1:
+        return device
+    if device.type not in ("cpu", "cuda"):
+        raise ConfigError(
+            f"Device {name!r} does not serve several processes. Use 'cpu' or 'cuda', or start one "
+            "process."
+        )
+    if device.type == "cpu":
+        return device
+    if device.index is not None:
+        raise ConfigError(
+            f"Device {name!r} is one GPU, but {launch.size} processes were started. Use 'cuda': "
+            "each process takes its own."
+        )
+    there = torch.cuda.device_count()
+    if launch.local_rank >= there:
+        raise ConfigError(
+            f"{launch.local_size} processes were started on this machine, which has {there} GPUs. "
+            f"Start at most {there} (torchrun --nproc-per-node {there}), or use --device cpu."
+        )
+    own = torch.device("cuda", launch.local_rank)
+    torch.cuda.set_device(own)
+    return own

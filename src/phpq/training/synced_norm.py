@@ -1,0 +1,139 @@
+"""Batch norm over the batch of all processes: each sees its part, all compute the same statistics.
+
+torch's own SyncBatchNorm needs CUDA. This one runs anywhere, and its state is that of the module
+that it replaces: checkpoints fit both.
+"""
+
+from __future__ import annotations
+
+from typing import Any, cast
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
+
+from phpq.errors import ConfigError
+from phpq.training.distributed import Group
+
+PLAIN = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
+
+
+class SyncedBatchNorm(_BatchNorm):
+    """A batch norm whose statistics are those of all processes while training.
+
+    Where each process sees the whole batch (`Group.sharded` is False), and in evaluation, it is the
+    plain batch norm.
+    """
+
+    def __init__(self, original: _BatchNorm, group: Group) -> None:
+        super().__init__(
+            original.num_features,
+            eps=original.eps,
+            momentum=original.momentum,
+            affine=original.affine,
+            track_running_stats=original.track_running_stats,
+        )
+        self.group = group
+        # The very tensors: an optimizer or an average may hold them already.
+        self._parameters = original._parameters
+        self._buffers = original._buffers
+        self._modules = original._modules  # timm's variants: dropout and activation
+        self.train(original.training)
+
+    def forward(self, input: Tensor) -> Tensor:
+        """Normalise (n, C, ...), this process's part of the batch."""
+        if not (self.training and self.group.sharded):
+            return self._finish(super().forward(input))
+        output, mean, var = cast(
+            tuple[Tensor, Tensor, Tensor],
+            _Normalise.apply(input, self.weight, self.bias, self.eps, self.group),  # type: ignore[no-untyped-call]
+        )
+        if self.track_running_stats:
+            self._track(mean, var, input.numel() // input.shape[1] * self.group.size)
+        return self._finish(output)
+
+    @torch.no_grad()
+    def _track(self, mean: Tensor, var: Tensor, count: int) -> None:
+        """Update the running statistics as torch does: the variance is the unbiased one."""
+        tracked = cast(Tensor, self.num_batches_tracked)
+        tracked.add_(1)
+        share: float | Tensor = 1 / tracked if self.momentum is None else self.momentum
+        unbiased = var * (count / max(1, count - 1))
+        for running, value in ((self.running_mean, mean), (self.running_var, unbiased)):
+            assert running is not None
+            running.copy_((1 - share) * running + share * value)
+
+    def _finish(self, output: Tensor) -> Tensor:
+        for name in ("drop", "act"):
+            if name in self._modules:
+                output = cast(nn.Module, self._modules[name])(output)
+        return output
+
+    def _check_input_dim(self, input: Tensor) -> None:
+        if input.dim() < 2:
+            raise ValueError(f"expected (n, C, ...), got {tuple(input.shape)}")
+
+
+class _Normalise(torch.autograd.Function):
+    """Centre and scale by the statistics of the whole batch; the parts are of equal size.
+
+    With x' = (x - mean) / deviation over N values a channel and g the gradient of the output,
+    dx = weight / deviation (g - mean(g) - x' mean(g x')), the means taken over all processes.
+    """
+
+    @staticmethod
+    def forward(
+        ctx: Any, x: Tensor, weight: Tensor | None, bias: Tensor | None, eps: float, group: Group
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        places = [0, *range(2, x.dim())]
+        var, mean = torch.var_mean(x.float(), places, correction=0)
+        # Means and variances of parts, not sums of squares: those lose digits.
+        means, variances = group.gather(torch.stack([mean, var])[None]).unbind(1)
+        mean = means.mean(0)
+        var = variances.mean(0) + (means - mean).square().mean(0)
+        ctx.save_for_backward(x, weight, mean, (var + eps).rsqrt())
+        ctx.group = group
+        ctx.mark_non_differentiable(mean, var)
+        return F.batch_norm(x, mean, var, weight, bias, eps=eps), mean, var
+
+    @staticmethod
+    def backward(
+        ctx: Any, grad: Tensor, *unused: Tensor
+    ) -> tuple[Tensor, Tensor | None, Tensor | None, None, None]:
+        x, weight, mean, scale = ctx.saved_tensors
+        places = [0, *range(2, x.dim())]
+        shape = [1, -1, *[1] * (x.dim() - 2)]
+        g = grad.float()
+        normal = (x.float() - mean.view(shape)) * scale.view(shape)
+        mine = torch.stack([g.sum(places), (g * normal).sum(places)])
+        sums = ctx.group.sum(mine)
+        count = x.numel() // x.shape[1] * ctx.group.size
+        centre, slope = (sums / count).unbind(0)
+        factor = scale if weight is None else scale * weight
+        dx = (g - centre.view(shape) - normal * slope.view(shape)) * factor.view(shape)
+        # Of weight and bias each process gives its part: gradients are averaged afterwards.
+        of_weight, of_bias = (None, None) if weight is None else (mine[1], mine[0])
+        return dx.to(x.dtype), of_weight, of_bias, None, None
+
+
+def synchronise(module: nn.Module, group: Group) -> None:
+    """Replace every batch norm within a module, in place; its state stays as it is."""
+    if group.size == 1:
+        return
+    for name, child in module.named_children():
+        if isinstance(child, _BatchNorm):
+            setattr(module, name, _synced(child, group))
+        else:
+            synchronise(child, group)
+
+
+def _synced(norm: _BatchNorm, group: Group) -> SyncedBatchNorm:
+    # timm's BatchNormAct2d is a batch norm with two modules behind it.
+    known = type(norm) in PLAIN or set(dict(norm.named_children())) == {"drop", "act"}
+    if not known:
+        raise ConfigError(
+            f"The backbone's {type(norm).__name__} cannot be shared by {group.size} processes. "
+            "Choose another backbone (model.backbone), or train in one process."
+        )
+    return SyncedBatchNorm(norm, group)
