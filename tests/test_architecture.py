@@ -28,6 +28,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("api", "client", "describe", "search"),
     ("demo", "reproduce", "serve"),
     ("cli",),
+    ("__main__",),
 )
 LAYER_OF = {part: number for number, layer in enumerate(LAYERS) for part in layer}
 

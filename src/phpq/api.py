@@ -23,6 +23,7 @@ from phpq.recipes import recipe_config
 if TYPE_CHECKING:
     from phpq.model import Model
     from phpq.training import Reporter
+    from phpq.training.distributed import Group
 
 Source = str | Path | Dataset
 
@@ -37,6 +38,7 @@ def train(  # noqa: PLR0913  every way to say what is to be learned, by name
     device: str = "auto",
     resume: bool = False,
     reporter: Reporter | None = None,
+    group: Group | None = None,
 ) -> Model:
     """Train a model on a data set and write its run folder.
 
@@ -52,6 +54,7 @@ def train(  # noqa: PLR0913  every way to say what is to be learned, by name
         device: "auto" takes CUDA where there is one.
         resume: Continue the interrupted run in `out`, with its own settings.
         reporter: Sees the progress; silent by default.
+        group: The processes that learn together, see `phpq.training.distributed`; each calls this.
 
     Returns:
         The trained model; `out` holds it too, for `phpq.load`.
@@ -72,7 +75,9 @@ def train(  # noqa: PLR0913  every way to say what is to be learned, by name
     folder = Path(out) if out else default_folder(dataset, config)
     from phpq.training import train_run
 
-    return train_run(dataset, config, folder, device=device, resume=resume, reporter=reporter)
+    return train_run(
+        dataset, config, folder, device=device, resume=resume, reporter=reporter, group=group
+    )
 
 
 def evaluate(

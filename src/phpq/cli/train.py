@@ -1,4 +1,7 @@
-"""`phpq train`: a data set in, a run folder out."""
+"""`phpq train`: a data set in, a run folder out.
+
+Started by torchrun, its processes learn as one: `torchrun --nproc-per-node 4 -m phpq train ...`.
+"""
 
 from __future__ import annotations
 
@@ -10,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from phpq.cli.launch import joined
 from phpq.cli.output import messages, print_facts, print_json
 from phpq.cli.settings import build_config, config_table, home
 
@@ -17,7 +21,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from phpq.training import Reporter
-
+    from phpq.training.distributed import Group
 
 Source = Annotated[
     str | None,
@@ -76,9 +80,10 @@ def train(
 
     Settings come from the defaults, then --config, then the options. A run that was interrupted
     goes on with: phpq train --resume RUN
-    """
-    from phpq import api
 
+    Several GPUs or machines: torchrun --nproc-per-node 4 -m phpq train ... The batch size is that
+    of all processes together, and the result is that of one.
+    """
     short = {
         "training.epochs": epochs,
         "training.seed": seed,
@@ -87,6 +92,37 @@ def train(
     }
     assignments = [f"{name}={value}" for name, value in short.items() if value is not None]
     assignments += settings or []
+    with joined(device) as group:
+        folder = _train(
+            source,
+            method=method,
+            bits=bits,
+            out=out,
+            config=config,
+            assignments=assignments,
+            device=device,
+            resume=resume,
+            group=group,
+        )
+        if group is None or group.first:
+            _report(folder, as_json=as_json)
+
+
+def _train(
+    source: str | None,
+    *,
+    method: str | None,
+    bits: int | None,
+    out: Path | None,
+    config: Path | None,
+    assignments: list[str],
+    device: str,
+    resume: Path | None,
+    group: Group | None,
+) -> Path:
+    """Put the settings together, train, and return the run folder."""
+    from phpq import api
+
     if resume is not None:
         given = (method, bits, out, config)
         if assignments or any(value is not None for value in given):
@@ -102,13 +138,20 @@ def train(
         resolved = build_config(config, assignments, bits=bits, weights=start, method=method)
         folder = out or api.default_folder(dataset, resolved)
     console = messages()
-    console.print(config_table(resolved))
+    if group is None or group.first:
+        console.print(config_table(resolved))
     with _resumable(folder, console) as reporter:
         resuming = resume is not None
         api.train(
-            dataset, out=folder, config=resolved, device=device, resume=resuming, reporter=reporter
+            dataset,
+            out=folder,
+            config=resolved,
+            device=device,
+            resume=resuming,
+            reporter=reporter,
+            group=group,
         )
-    _report(folder, as_json=as_json)
+    return folder
 
 
 @contextmanager

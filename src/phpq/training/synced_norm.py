@@ -87,7 +87,7 @@ class _Normalise(torch.autograd.Function):
         ctx: Any, x: Tensor, weight: Tensor | None, bias: Tensor | None, eps: float, group: Group
     ) -> tuple[Tensor, Tensor, Tensor]:
         places = [0, *range(2, x.dim())]
-        var, mean = torch.var_mean(x.float(), places, correction=0)
+        var, mean = torch.var_mean(_wide(x), places, correction=0)
         # Means and variances of parts, not sums of squares: those lose digits.
         means, variances = group.gather(torch.stack([mean, var])[None]).unbind(1)
         mean = means.mean(0)
@@ -104,8 +104,8 @@ class _Normalise(torch.autograd.Function):
         x, weight, mean, scale = ctx.saved_tensors
         places = [0, *range(2, x.dim())]
         shape = [1, -1, *[1] * (x.dim() - 2)]
-        g = grad.float()
-        normal = (x.float() - mean.view(shape)) * scale.view(shape)
+        g = _wide(grad)
+        normal = (_wide(x) - mean.view(shape)) * scale.view(shape)
         mine = torch.stack([g.sum(places), (g * normal).sum(places)])
         sums = ctx.group.sum(mine)
         count = x.numel() // x.shape[1] * ctx.group.size
@@ -115,6 +115,11 @@ class _Normalise(torch.autograd.Function):
         # Of weight and bias each process gives its part: gradients are averaged afterwards.
         of_weight, of_bias = (None, None) if weight is None else (mine[1], mine[0])
         return dx.to(x.dtype), of_weight, of_bias, None, None
+
+
+def _wide(values: Tensor) -> Tensor:
+    """Return values in float32 at least: sums of bfloat16 lose digits."""
+    return values.to(torch.promote_types(values.dtype, torch.float32))
 
 
 def synchronise(module: nn.Module, group: Group) -> None:
