@@ -6,9 +6,11 @@ and forks them, so that a group starts in a fraction of a second.
 
 from __future__ import annotations
 
+import copy
 import multiprocessing
 import os
 import socket
+import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -16,13 +18,16 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from phpq.cli import main
 from phpq.config import RunConfig
 from phpq.data.batches import plan_epoch
+from phpq.errors import ConfigError, PhpqError
+from phpq.methods.exchnet import ExchNet
 from phpq.model.weights import write_safetensors
 from phpq.training import SilentReporter, Trainer, train_run
 from phpq.training.distributed import Group, Launch, connect
 from phpq.training.synced_norm import synchronise
-from tiny_runs import CLASSES, tiny_birds
+from tiny_runs import tiny_birds
 
 Job = Callable[..., None]
 SECONDS = 100  # a group that hangs fails its test
@@ -30,13 +35,23 @@ SECONDS = 100  # a group that hangs fails its test
 
 def together(size: int, job: Job, *arguments: Any) -> list[int | None]:
     """Run `job(group, *arguments)` in `size` processes; returns their exit codes."""
+    return _start(size, _member, (job, arguments))
+
+
+def launched(size: int, folder: Path, *arguments: str) -> list[int | None]:
+    """Run `phpq` in `size` processes as torchrun would; `folder` gets <rank>.out and <rank>.err."""
+    return _start(size, _command, (folder, arguments))
+
+
+def _start(size: int, target: Job, arguments: tuple[Any, ...]) -> list[int | None]:
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(["process_groups"])
+    os.environ["PYTHONPATH"] = os.pathsep.join(path for path in sys.path if path)  # the server's
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
     processes = [
-        context.Process(target=_member, args=(Launch(rank, size, rank, size), port, job, arguments))
+        context.Process(target=target, args=(Launch(rank, size, rank, size), port, *arguments))
         for rank in range(size)
     ]
     for process in processes:
@@ -48,24 +63,44 @@ def together(size: int, job: Job, *arguments: Any) -> list[int | None]:
     return [process.exitcode for process in processes]
 
 
-def address(port: int) -> dict[str, str]:
-    """Return where the processes meet, as a launcher tells them."""
-    return {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+def environment(launch: Launch, port: int) -> dict[str, str]:
+    """Return what torchrun sets."""
+    return {
+        "RANK": str(launch.rank),
+        "WORLD_SIZE": str(launch.size),
+        "LOCAL_RANK": str(launch.local_rank),
+        "LOCAL_WORLD_SIZE": str(launch.local_size),
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": str(port),
+    }
 
 
 def _member(launch: Launch, port: int, job: Job, arguments: tuple[Any, ...]) -> None:
     torch.set_num_threads(1)
-    os.environ.update(address(port))
+    os.environ.update(environment(launch, port))
     group = connect(launch, device="cpu")
     job(group, *arguments)
     group.close()
 
 
-def train(group: Group, config: RunConfig, folder: Path, resume: bool = False) -> None:
-    """Train on the drawn birds; every process keeps the weights that it ended with."""
-    model = train_run(tiny_birds(), config, folder, group=group, resume=resume)
-    own = folder.parent / f"{folder.name}-{group.size}-{group.rank}.safetensors"
-    write_safetensors(own, model.network.state_dict(), {})
+def _command(launch: Launch, port: int, folder: Path, arguments: tuple[str, ...]) -> None:
+    torch.set_num_threads(1)
+    os.environ.update(environment(launch, port))
+    os.chdir(folder)
+    sys.argv = ["phpq", *arguments]
+    sys.stdout = (folder / f"{launch.rank}.out").open("w", buffering=1)
+    sys.stderr = (folder / f"{launch.rank}.err").open("w", buffering=1)
+    main()
+
+
+def train(
+    group: Group, configs: Mapping[str, RunConfig], folder: Path, resume: bool = False
+) -> None:
+    """Train on the drawn birds, a run for each config; every process keeps its own weights."""
+    for name, config in configs.items():
+        model = train_run(tiny_birds(), config, folder / name, group=group, resume=resume)
+        own = folder / f"{name}-{group.rank}.safetensors"
+        write_safetensors(own, model.network.state_dict(), {})
 
 
 class Stopped(Exception):
@@ -94,33 +129,36 @@ def train_until(group: Group, config: RunConfig, folder: Path, epochs: int) -> N
     raise AssertionError("the run was not stopped")
 
 
-def gradients(group: Group, config: RunConfig, path: Path) -> None:
-    """Write the gradients of the second step, which is the first in parallel."""
-    trainer = Trainer(
-        tiny_birds(),
-        config,
-        device=torch.device("cpu"),
-        reporter=SilentReporter(),
-        group=group,
-    )
-    trainer.prepare_epoch(0)
-    plan = plan_epoch(trainer.labels, 0, data=config.data, training=config.training)
-    rates = [group["lr"] for group in trainer.optimizer.param_groups]
-    for number in range(2):
-        for entry, rate in zip(trainer.optimizer.param_groups, rates, strict=True):
-            entry["lr"] = 0 * rate  # the same weights in both steps
-        rows = torch.from_numpy(plan.indices[number, trainer.part].copy())
-        parameters = torch.from_numpy(plan.parameters[number, trainer.part].copy())
-        assert trainer.pixels.resident is not None
-        pixels = trainer.pixels.resident.pixels[rows]
-        trainer.step(pixels, trainer.device_labels[rows], rows, parameters)
-    found = {
-        name: parameter.grad
-        for name, parameter in trainer.network.named_parameters()
-        if parameter.grad is not None
-    }
+def gradients(group: Group, configs: Mapping[str, RunConfig], folder: Path) -> None:
+    """Write losses and gradients of three steps of each config, in float64.
+
+    Rounding cannot hide a mistake there, and methods that amplify it agree as well as others.
+    """
+    torch.set_default_dtype(torch.float64)
+    torch.Tensor.float = torch.Tensor.double  # type: ignore[method-assign]  # methods widen to it
+    found = {}
+    for name, config in configs.items():
+        trainer = Trainer(
+            tiny_birds(), config, device=torch.device("cpu"), reporter=SilentReporter(), group=group
+        )
+        if isinstance(trainer.network, ExchNet):  # the one method that names float32
+            trainer.network.counts = trainer.network.counts.to(torch.float32)
+        trainer.prepare_epoch(0)
+        plan = plan_epoch(trainer.labels, 0, data=config.data, training=config.training)
+        for number in range(3):  # the first learns what is used, the others are in parallel
+            rows = torch.from_numpy(plan.indices[number, trainer.part].copy())
+            parameters = torch.from_numpy(plan.parameters[number, trainer.part]).double()
+            assert trainer.pixels.resident is not None
+            pixels = trainer.pixels.resident.pixels[rows]
+            result = trainer.step(pixels, trainer.device_labels[rows], rows, parameters)
+            found[f"{name}.{number}.losses"] = result.losses
+            found[f"{name}.{number}.codes"] = result.codes
+            for key, parameter in trainer.network.named_parameters():
+                if parameter.grad is not None:
+                    found[f"{name}.{number}.{key}"] = parameter.grad.clone()
+        found |= {f"{name}.{k}": v.clone() for k, v in trainer.averaged.state_dict().items()}
     if group.first:
-        write_safetensors(path, found, {})
+        write_safetensors(folder / f"{group.size}.safetensors", found, {})
 
 
 def normalise(
@@ -129,12 +167,13 @@ def normalise(
     """Write outputs, gradients and state of batch norms over three parts of batches."""
     found = {}
     for name, norm in norms.items():
-        module = nn.ModuleDict({"norm": norm})
+        # A copy: tensors come here through memory that all processes share.
+        module = nn.ModuleDict({"norm": copy.deepcopy(norm)})
         synchronise(module, group)
         values = inputs[name]  # (3, B, C, ...)
         for number, batch in enumerate(values):
             mine = batch[group.part(len(batch))].clone().requires_grad_()
-            output = module(mine) if False else module["norm"](mine)
+            output = module["norm"](mine)
             weights = torch.linspace(-1, 2, batch.numel()).view(batch.shape)
             weights = weights.sin()[group.part(len(batch))]
             (output.float() * weights).sum().backward()
@@ -172,6 +211,22 @@ def exchange(group: Group, path: Path) -> None:
     write_safetensors(path.with_suffix(f".{group.rank}"), found, {})
 
 
-def classes() -> int:
-    """Return the classes of the drawn birds."""
-    return CLASSES
+def refuse() -> None:
+    """Fail as a user's mistake does."""
+    raise ConfigError("no")
+
+
+def fail_together(group: Group, folder: Path) -> None:
+    """Write what each process sees of an action that fails in the first."""
+    try:
+        group.on_first(refuse)
+    except PhpqError as error:
+        (folder / str(group.rank)).write_text(f"{type(error).__name__}: {error}", "utf-8")
+
+
+def die_alone(group: Group) -> None:
+    """End the second process while the first waits for it."""
+    if not group.first:
+        os._exit(7)
+    sys.stderr = Path(os.devnull).open("w")  # noqa: SIM115  the traceback is expected
+    group.barrier()

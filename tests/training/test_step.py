@@ -13,8 +13,16 @@ from phpq.config import RunConfig
 from phpq.data.augment import draw_augmentations
 from phpq.losses import phpq_loss
 from phpq.model import Network
+from phpq.training.distributed import ALONE, Group, Launch
 from phpq.training.optimizer import AveragedWeights, build_optimizer
-from phpq.training.step import GraphedStep, StepResult, TrainStep, acceleration
+from phpq.training.step import (
+    GraphedStep,
+    LearningStep,
+    StepResult,
+    TrainStep,
+    acceleration,
+    gather_batch,
+)
 from tiny_runs import CLASSES, SIDE, tiny_config, tiny_network
 
 CPU = torch.device("cpu")
@@ -161,3 +169,28 @@ def test_tiny_networks_are_alike_whoever_makes_them() -> None:
     config = tiny_config()
     network = make_step(config).network
     assert torch.equal(network.transform.weight, tiny_network().transform.weight)
+
+
+def test_one_process_gathers_nothing_and_needs_no_wrapper() -> None:
+    values = torch.randn(3, 2, requires_grad=True)
+    assert gather_batch(values, ALONE) is values
+    config = tiny_config()
+    made = make_step(config)
+    made.step(*make_batch(config))
+    assert made.step._parallel is None
+
+
+def test_only_tensors_are_gathered() -> None:
+    with pytest.raises(TypeError, match="expected tensors"):
+        gather_batch("text", Group(Launch(0, 2)))
+
+
+def test_the_learning_step_returns_losses_without_gradients() -> None:
+    config = tiny_config()
+    learning = LearningStep(tiny_network(), "float32", ALONE).train()
+    pixels, labels, rows, _ = make_batch(config)
+    loss, losses, codes = learning(pixels / 255, labels, rows)
+    assert loss.requires_grad
+    assert not losses.requires_grad
+    assert losses[0] == loss
+    assert codes.shape == (8, 4)
