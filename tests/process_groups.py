@@ -121,7 +121,7 @@ def train_until(group: Group, config: RunConfig, folder: Path, epochs: int) -> N
     import phpq.training.run as run
 
     # The reporter is only for the first process: the others get theirs here.
-    run.SilentReporter = lambda: _Stop(epochs)  # type: ignore[assignment,misc]
+    setattr(run, "SilentReporter", lambda: _Stop(epochs))  # noqa: B010
     try:
         train_run(tiny_birds(), config, folder, group=group, reporter=_Stop(epochs))
     except Stopped:

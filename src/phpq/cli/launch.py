@@ -6,9 +6,11 @@ Only one of them speaks: the first of the group, or the first that fails.
 from __future__ import annotations
 
 import os
+import sys
+import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NoReturn
 
 import typer
 
@@ -54,23 +56,38 @@ def joined(device: str) -> Iterator[Group | None]:
     group = connect(launch, device=device)
     try:
         yield group
-    except BaseException as error:
+    except BaseException as error:  # all ways to end, Ctrl-C too
         _end(group, error)
-        raise
     group.close()
 
 
-def _end(group: Group, error: BaseException) -> None:
-    """Let one process say why all end: the first that failed."""
+def _end(group: Group, error: BaseException) -> NoReturn:
+    """End this process; the first that failed says why all end."""
     from phpq.errors import PhpqError
     from phpq.training.distributed import PeerError
 
-    mistake = isinstance(error, PhpqError)
+    mistake = isinstance(error, PhpqError | typer.BadParameter)
     code = 2 if mistake else 130 if isinstance(error, KeyboardInterrupt) else 1
     if isinstance(error, PeerError) or not group.fails_first():
         group.await_last_words()
-        raise typer.Exit(code) from error
-    if mistake:
-        print_error("error:", str(error))
+    else:
+        _say(error)
         group.has_said_why()
-        raise typer.Exit(code) from error
+    sys.stdout.flush()
+    sys.stderr.flush()
+    # At once: threads of the group still wait for the others, and the interpreter would abort.
+    os._exit(code)
+
+
+def _say(error: BaseException) -> None:
+    """Write to stderr what `phpq` writes in a single process."""
+    from phpq.errors import PhpqError
+
+    if isinstance(error, PhpqError):
+        print_error("error:", str(error))
+    elif isinstance(error, typer.BadParameter):
+        error.show()
+    elif isinstance(error, KeyboardInterrupt):
+        print_error("interrupted.", str(error))
+    else:
+        traceback.print_exception(error)

@@ -8,10 +8,12 @@ The loop is written once, for a group; a group of one exchanges nothing.
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
+from typing import TYPE_CHECKING
 
 import torch
 import torch.distributed as dist
@@ -19,6 +21,9 @@ from torch import Tensor
 
 from phpq.errors import ConfigError, PhpqError
 from phpq.model.retrieval import resolve_device
+
+if TYPE_CHECKING:
+    from torch._C._distributed_c10d import Store
 
 # The longest wait for another process: one may evaluate or write while the others wait. A process
 # that dies is noticed at once by its launcher, or by its closed connection.
@@ -65,7 +70,7 @@ class Group:
         launch: Launch | None = None,
         *,
         device: torch.device | None = None,
-        store: dist.Store | None = None,
+        store: Store | None = None,
     ) -> None:
         launch = launch or Launch(0, 1)
         self.rank, self.size = launch.rank, launch.size
@@ -131,7 +136,7 @@ class Group:
         if self.size == 1 or not kept:
             return
         total = self.sum(torch.cat([tensor.reshape(-1) for tensor in kept]))
-        parts = (total / self.size).split([tensor.numel() for tensor in kept])
+        parts = torch.split(total / self.size, [tensor.numel() for tensor in kept])
         for tensor, part in zip(kept, parts, strict=True):
             tensor.copy_(part.view(tensor.shape))
 
@@ -183,7 +188,7 @@ class Group:
         if self._store is None:
             return True
         try:
-            return self._store.add("failures", 1) == 1
+            return bool(self._store.add("failures", 1) == 1)
         except RuntimeError:  # whoever kept the store is gone: it failed before
             return False
 
@@ -204,6 +209,9 @@ class Group:
         """Leave, once all have come to their end."""
         if self.size > 1:
             self.barrier()
+            # A trainer is part of a cycle. Alive, it keeps the group's threads running until the
+            # interpreter ends, which they do not survive: the process would abort.
+            gc.collect()
             dist.destroy_process_group()
 
 
@@ -220,13 +228,12 @@ def connect(launch: Launch, *, device: str = "auto") -> Group:
     place = _own_device(launch, device)
     if launch.size == 1:
         return Group(launch, device=place)
-    # Loaded when needed: a single process exchanges nothing.
+    # Loaded when needed: some builds of torch have none of it, and train in one process.
+    from torch._C._distributed_c10d import PrefixStore
     from torch.distributed.rendezvous import rendezvous
 
     try:
-        store, rank, size = next(
-            rendezvous("env://", launch.rank, launch.size, timeout=PATIENCE)  # type: ignore[no-untyped-call]
-        )
+        store, rank, size = next(rendezvous("env://", launch.rank, launch.size, timeout=PATIENCE))
     except (ValueError, RuntimeError) as error:
         raise ConfigError(
             f"Process {launch.rank} of {launch.size} cannot meet the others: "
@@ -235,7 +242,7 @@ def connect(launch: Launch, *, device: str = "auto") -> Group:
         ) from error
     backend = "nccl" if place.type == "cuda" else "gloo"
     dist.init_process_group(backend, store=store, rank=rank, world_size=size, timeout=PATIENCE)
-    return Group(launch, device=place, store=dist.PrefixStore("phpq", store))
+    return Group(launch, device=place, store=PrefixStore("phpq", store))
 
 
 def _own_device(launch: Launch, name: str) -> torch.device:

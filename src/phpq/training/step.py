@@ -161,7 +161,7 @@ def gather_batch(extracted: Any, group: Group) -> Any:
     if group.size == 1:
         return extracted
     if isinstance(extracted, Tensor):
-        return cast(Tensor, _Gather.apply(extracted, group))  # type: ignore[no-untyped-call]
+        return cast(Tensor, _Gather.apply(extracted, group))
     if dataclasses.is_dataclass(extracted) and not isinstance(extracted, type):
         names = [field.name for field in dataclasses.fields(extracted)]
         values = {name: gather_batch(getattr(extracted, name), group) for name in names}

@@ -47,7 +47,7 @@ class SyncedBatchNorm(_BatchNorm):
             return self._finish(super().forward(input))
         output, mean, var = cast(
             tuple[Tensor, Tensor, Tensor],
-            _Normalise.apply(input, self.weight, self.bias, self.eps, self.group),  # type: ignore[no-untyped-call]
+            _Normalise.apply(input, self.weight, self.bias, self.eps, self.group),
         )
         if self.track_running_stats:
             self._track(mean, var, input.numel() // input.shape[1] * self.group.size)
