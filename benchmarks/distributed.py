@@ -5,8 +5,9 @@
 
 Each run is a `phpq train` under torchrun, so that one process goes the same way as many. On the CPU
 every process gets its share of the cores, so that the same cores do all runs: what is measured is
-the cost of working together, and a speed-up comes only from what one process leaves idle. On CUDA
-each process has its own GPU. The median epoch counts, without the first; losses are compared too.
+the cost of working together. With --threads 1 each process brings a core of its own, as it brings a
+GPU on CUDA: that is the speed-up of adding hardware, for no more processes than there are cores.
+The median epoch counts, without the first; losses are compared too.
 """
 
 from __future__ import annotations
@@ -71,13 +72,16 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--side", type=int, default=64, help="Of the training crops.")
     parser.add_argument("--epochs", type=int, default=3)
     parser.add_argument("--device", default="cpu")
+    parser.add_argument(
+        "--threads", type=int, default=0, help="Of each process; 0 shares the cores among all."
+    )
     parser.add_argument("--json", action="store_true")
     parser.add_argument("--out", type=Path, help="A file for the JSON.")
     return parser.parse_args()
 
 
 def _threads(options: argparse.Namespace, processes: int) -> int:
-    return max(1, (os.cpu_count() or 1) // processes)
+    return int(options.threads) or max(1, (os.cpu_count() or 1) // processes)
 
 
 def _train(options: argparse.Namespace, processes: int, run: Path) -> list[dict[str, Any]]:
