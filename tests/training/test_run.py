@@ -83,3 +83,9 @@ def test_a_run_killed_in_its_first_part_starts_again(tmp_path: Path) -> None:
     again = tiny_train(tmp_path / "run", two_parts(), resume=True)
     whole = tiny_train(tmp_path / "whole", two_parts())
     assert again.fingerprint() == whole.fingerprint()
+
+
+def test_codes_that_are_fitted_last_are_not_called_collapsing(tmp_path: Path) -> None:
+    bits = ("quantizer.codebook_size=256", "quantizer.num_codebooks=2", "quantizer.kappa=5")
+    tiny_train(tmp_path, tiny_config("method.name=lsh", "training.epochs=2", *bits))
+    assert [row["collapsing"] for row in read_rows(tmp_path)] == [False, False]

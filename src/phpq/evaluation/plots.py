@@ -90,6 +90,7 @@ _COLUMNS = (
     "distinct_codes",
     "dead_codewords",
     "entropy_bits",
+    "collapsing",
     "map",
     "map_learned",
     "gallery_distinct_codes",

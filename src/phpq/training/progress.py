@@ -127,7 +127,7 @@ class TerminalReporter:
                 f"epoch {row['epoch']:>3}  MAP [bold]{row['map']:.2f}[/bold]  {text}",
                 highlight=False,
             )
-        if row["entropy_bits"] < 1.5 and row["epoch"] > 2 and not self._collapse_said:
+        if row["collapsing"] and row["epoch"] > 2 and not self._collapse_said:
             self._collapse_said = True
             self.console.print(
                 "The codebooks are collapsing: few codewords are in use. Centre the embeddings "

@@ -5,6 +5,7 @@ Epochs, with a row of metrics each, now and then an evaluation and a checkpoint.
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -33,6 +34,8 @@ from phpq.training.state import (
     remove_temporaries,
     write_metrics,
 )
+
+COLLAPSE = 0.19  # of the largest entropy of a codebook: 1.5 of 8 bits
 
 
 def train_run(  # noqa: PLR0913  by name
@@ -222,6 +225,9 @@ def _metrics_row(trainer: Trainer, epoch: int, result: EpochResult) -> dict[str,
         "distinct_codes": health.distinct_codes,
         "dead_codewords": health.dead_total,
         "entropy_bits": health.mean_entropy_bits,
+        # Codes that are fitted last are all alike until then.
+        "collapsing": not trainer.network.fitted_last
+        and health.mean_entropy_bits < COLLAPSE * math.log2(config.quantizer.codebook_size),
     }
 
 
