@@ -17,7 +17,7 @@ from phpq.errors import ConfigError, nearest_hint
 
 Kind = Literal["shallow", "deep", "fine-grained", "later"]
 
-# Half the batch is twice the steps for the same images: their losses need steps, PHPQ's does not.
+# Half the batch is twice the steps for the same images.
 _FINE_TUNED = ("method.classifier_share=0.5", "training.batch_size=64")
 _BY_CLASSES = (*_FINE_TUNED, "training.sampler=classes", "training.images_per_class=4")
 
@@ -45,6 +45,8 @@ class Recipe:
 
 _NOT_PUBLIC = "the full text or code is not public; built from the abstract"
 
+_LIGHTER = "ResNet-18 for ResNet-50, and a light block for each part"
+
 RECIPES: dict[str, Recipe] = {
     recipe.name: recipe
     for recipe in (
@@ -58,10 +60,12 @@ RECIPES: dict[str, Recipe] = {
         Recipe("dsh", "DSH", "deep", _BY_CLASSES),
         Recipe("hashnet", "HashNet", "deep", _BY_CLASSES),
         Recipe("adsh", "ADSH", "deep", _FINE_TUNED, learned_database=True),
-        Recipe("pqn", "PQN", "deep", _BY_CLASSES),
+        Recipe(
+            "pqn", "PQN", "deep", _BY_CLASSES, "its loss is quoted from memory, its settings ours"
+        ),
         Recipe("fph", "FPH", "fine-grained", _BY_CLASSES, _NOT_PUBLIC),
         Recipe("srlh", "SRLH", "fine-grained", _BY_CLASSES, _NOT_PUBLIC),
-        Recipe("exchnet", "ExchNet", "fine-grained", _FINE_TUNED, learned_database=True),
+        Recipe("exchnet", "ExchNet", "fine-grained", _FINE_TUNED, _LIGHTER, learned_database=True),
         Recipe("cfh", "CFH", "fine-grained", _BY_CLASSES, _NOT_PUBLIC),
         Recipe("orthohash", "OrthoHash", "later", _FINE_TUNED),
         Recipe("csq", "CSQ", "later", _FINE_TUNED),

@@ -18,8 +18,8 @@ from torch import Tensor
 from phpq.codes import Codebooks, FloatArray
 from phpq.config import RunConfig
 from phpq.index import fit_pq
-from phpq.methods.shallow import NoOptions, ShallowMethod
-from phpq.model.method import read_options
+from phpq.methods.shallow import ShallowMethod
+from phpq.model.method import NoOptions, read_options
 
 
 class PQ(ShallowMethod):

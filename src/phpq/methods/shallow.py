@@ -21,16 +21,11 @@ from phpq.codes import Codebooks, FloatArray, check_embeddings
 from phpq.config import RunConfig
 from phpq.errors import ConfigError, NotTrainedError, ShapeError
 from phpq.model.backbone import build_backbone
-from phpq.model.method import Learned, Method, TrainingSet, read_options
+from phpq.model.method import Learned, Method, NoOptions, TrainingSet, read_options
 
 Numbers = NDArray[Any]  # fits are computed in float64, buffers are float32
 
 RANK_TOLERANCE = 1e-6  # of the largest variance: directions with less are rounding errors
-
-
-@dataclass(frozen=True, slots=True)
-class NoOptions:
-    """For methods without numbers of their own."""
 
 
 class ShallowMethod(Method):
