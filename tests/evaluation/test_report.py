@@ -19,6 +19,7 @@ from phpq.evaluation import (
     Settings,
     Table,
     render_report,
+    report,
     write_report,
 )
 
@@ -148,3 +149,17 @@ def test_a_folder_that_is_a_file_is_a_clear_error(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("x")
     with pytest.raises(ConfigError, match=r"Cannot write the report .*file.report\.html"):
         write_report(tmp_path / "file" / "report.html", full_report())
+
+
+@pytest.mark.parametrize(
+    ("cell", "numeric"),
+    [
+        ("79.22 \N{BLACK STAR}", True),
+        ("+3.19", True),
+        ("-1.0", True),
+        ("16 bits", False),
+        ("GAP", False),
+    ],
+)
+def test_figures_with_a_mark_stand_where_figures_stand(cell: str, numeric: bool) -> None:
+    assert report._is_numeric(cell) == numeric

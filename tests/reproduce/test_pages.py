@@ -10,7 +10,7 @@ from made_up_grids import Finished
 from phpq.data import open_dataset
 from phpq.errors import FormatError
 from phpq.reproduce.pages import write_pages
-from phpq.reproduce.rows import TARGETS
+from phpq.reproduce.rows import RECONSTRUCTED, TARGETS
 from phpq.reproduce.store import Store
 
 
@@ -47,7 +47,7 @@ def test_everything_has_a_page(finished: Finished) -> None:
         "PQ",
         "ITQ",
         "ADSH, learned database",
-        "PQN",
+        f"PQN {RECONSTRUCTED}",
         "OrthoHash",
         "PHPQ",
     }

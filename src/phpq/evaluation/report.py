@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import base64
 import os
+import re
 import tempfile
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -229,6 +230,8 @@ def _shares_row(block: Block) -> bool:
 
 
 def _is_numeric(value: Cell) -> bool:
+    if isinstance(value, str):  # a figure with a sign, a deviation or a mark beside it
+        return re.match(r"[+-]?\d", value) is not None and re.search(r"[a-z]", value) is None
     return value is None or (isinstance(value, int | float) and not isinstance(value, bool))
 
 

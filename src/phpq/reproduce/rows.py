@@ -57,9 +57,9 @@ def rows_of(target: str, base: RunConfig, methods: Sequence[str] = ()) -> tuple[
         methods: Only these, for tables of methods; all of them if empty.
     """
     if target == "table1":
-        return _method_rows(methods)
+        return _method_rows(base, methods)
     if target in ("pn-curves", "efficiency"):  # more lines than these nobody can tell apart
-        return tuple(row for row in _method_rows(methods) if row.name == row.method)
+        return tuple(row for row in _method_rows(base, methods) if row.name == row.method)
     if target == "variants":
         return _variant_rows(base)
     if target == "kappa":
@@ -74,7 +74,7 @@ def rows_of(target: str, base: RunConfig, methods: Sequence[str] = ()) -> tuple[
     if target == "future":
         return _future_rows()
     if target == "top10":
-        return tuple(row for row in _method_rows(()) if row.name in ("phpq", "pqn"))
+        return tuple(row for row in _method_rows(base, ()) if row.name in ("phpq", "pqn"))
     raise unknown_name("table or figure", target, TARGETS)
 
 
@@ -93,7 +93,7 @@ def check_methods(methods: Sequence[str]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(methods))
 
 
-def _method_rows(methods: Sequence[str]) -> tuple[Row, ...]:
+def _method_rows(base: RunConfig, methods: Sequence[str]) -> tuple[Row, ...]:
     rows = []
     for name, recipe in RECIPES.items():
         if methods and name not in methods:
@@ -101,7 +101,9 @@ def _method_rows(methods: Sequence[str]) -> tuple[Row, ...]:
         rows.append(Row(name, recipe.title, name, (), recipe.kind))
         if recipe.kind == "shallow":
             settings = ("method.features=imagenet",)
-            title = f"{recipe.title}, ImageNet features"
+            # The backbone as it starts: a network that was not pretrained knows no ImageNet.
+            start = "untrained" if base.model.weights == "none" else "ImageNet"
+            title = f"{recipe.title}, {start} features"
             rows.append(Row(f"{name}-imagenet", title, name, settings, recipe.kind))
     return tuple(rows)
 

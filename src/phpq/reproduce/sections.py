@@ -100,7 +100,7 @@ def _main(table: Data) -> Table:
     over = f"Seed {seeds}" if len(table["seeds"]) == 1 else f"Mean and deviation of seeds {seeds}"
     caption = f"{over}, last epoch. {_BEST}: best of its column."
     if any(row["reconstruction"] for row in table["rows"]):
-        caption += f" {RECONSTRUCTED}: our reconstruction, its full text or code is not public."
+        caption += f" {RECONSTRUCTED}: our reconstruction; its file says of what."
     return Table(tuple(columns), tuple(rows), caption=caption, strong_row=_base_row(table))
 
 
