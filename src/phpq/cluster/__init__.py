@@ -1,0 +1,1 @@
+"""Several machines through Ray: connect to a cluster, encode images on it. Needs `phpq[ray]`."""

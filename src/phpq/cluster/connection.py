@@ -1,0 +1,94 @@
+"""A Ray address in, a connection out: to a cluster that runs, or to one started for the purpose.
+
+Nothing here imports Ray before it is asked for: phpq works without it.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from phpq.errors import ConfigError
+
+LOCAL = "local"  # a cluster on this machine, for the length of the command
+NAMESPACE = "phpq"
+_ADDRESS = re.compile(r"(auto|local|ray://\S+|[\w.-]+:\d+|\[[0-9a-fA-F:]+\]:\d+)")
+
+
+def is_address(text: str) -> bool:
+    """Say whether a text names a Ray cluster: auto, local, HOST:PORT or ray://HOST:PORT."""
+    return _ADDRESS.fullmatch(text) is not None
+
+
+def import_ray() -> Any:
+    """Return the module `ray`.
+
+    Raises:
+        ConfigError: If it is not installed; the message says how to install it.
+    """
+    # Read when Ray is imported. Nothing is reported to anyone; and workers use the environment that
+    # this process runs in, where Ray would otherwise pack the project and build another for each.
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+    os.environ.setdefault("RAY_ENABLE_UV_RUN_RUNTIME_ENV", "0")
+    os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
+    try:
+        import ray
+    except ImportError as error:
+        raise ConfigError(
+            "Ray is not installed; it is needed for --ray. Install it with: pip install "
+            "'phpq[ray]'. Without --ray everything runs in this process."
+        ) from error
+    return ray
+
+
+@contextmanager
+def connected(address: str = LOCAL) -> Iterator[Any]:
+    """Connect to a Ray cluster, and leave it at the end.
+
+    Args:
+        address: "local" starts a cluster on this machine and stops it at the end; "auto" takes the
+            one that runs here; HOST:PORT or ray://HOST:PORT one elsewhere. A connection that the
+            process has already is used, and kept.
+
+    Yields:
+        The module `ray`.
+
+    Raises:
+        ConfigError: If Ray is not installed, or there is no cluster at the address.
+    """
+    if not is_address(address):
+        raise ConfigError(
+            f"{address!r} is not the address of a Ray cluster. Use local, auto, HOST:PORT or "
+            "ray://HOST:PORT."
+        )
+    ray = import_ray()
+    if ray.is_initialized():
+        yield ray
+        return
+    try:
+        ray.init(
+            address=address,
+            namespace=NAMESPACE,
+            include_dashboard=False if address == LOCAL else None,
+            logging_level=logging.ERROR,
+            log_to_driver=False,
+        )
+    except (ConnectionError, OSError, RuntimeError, ValueError) as error:
+        raise ConfigError(
+            f"There is no Ray cluster to be reached at {address!r}: {_first_line(error)} Start one "
+            "with: ray start --head (and ray start --address HOST:6379 on the other machines), or "
+            "leave out the address to use this machine alone."
+        ) from error
+    try:
+        yield ray
+    finally:
+        ray.shutdown()
+
+
+def _first_line(error: Exception) -> str:
+    text = str(error).strip().splitlines()
+    return f"{text[0].rstrip('.')}." if text else f"{type(error).__name__}."
