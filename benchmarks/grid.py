@@ -35,7 +35,8 @@ def main() -> None:
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         cache = options.cache or Path(folder) / "pixels"
-        run(options, Path(folder) / "warm", cache, processes=1, epochs=1)  # decodes the images
+        if not cache.is_dir():  # decodes the images
+            run(options, Path(folder) / "warm", cache, processes=1, epochs=1)
         rows = [
             run(options, Path(folder) / str(number), cache, processes=number)
             for number in (1, *options.at_once)

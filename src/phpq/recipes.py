@@ -20,6 +20,7 @@ Kind = Literal["shallow", "deep", "fine-grained", "later"]
 # Half the batch is twice the steps for the same images.
 _FINE_TUNED = ("method.classifier_share=0.5", "training.batch_size=64")
 _BY_CLASSES = (*_FINE_TUNED, "training.sampler=classes", "training.images_per_class=4")
+_SHORTER = "method.classifier_share=0.33"  # held-out MAP at 32 bits 68.7 for 66.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +67,7 @@ RECIPES: dict[str, Recipe] = {
         Recipe("fph", "FPH", "fine-grained", _BY_CLASSES, _NOT_PUBLIC),
         Recipe("srlh", "SRLH", "fine-grained", _BY_CLASSES, _NOT_PUBLIC),
         Recipe("exchnet", "ExchNet", "fine-grained", _FINE_TUNED, _LIGHTER, learned_database=True),
-        Recipe("cfh", "CFH", "fine-grained", _BY_CLASSES, _NOT_PUBLIC),
+        Recipe("cfh", "CFH", "fine-grained", (*_BY_CLASSES, _SHORTER), _NOT_PUBLIC),
         Recipe("orthohash", "OrthoHash", "later", _FINE_TUNED),
         Recipe("csq", "CSQ", "later", _FINE_TUNED),
         Recipe("phpq", "PHPQ", "fine-grained"),

@@ -34,7 +34,7 @@ class DSHOptions:
         similar_share: Weight of the similar pairs' mean against that of the dissimilar ones.
     """
 
-    alpha: float = 0.1
+    alpha: float = 0.01
     margin: float = 2.0
     similar_share: float = 0.25
 
