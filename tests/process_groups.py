@@ -7,29 +7,37 @@ and forks them, so that a group starts in a fraction of a second.
 from __future__ import annotations
 
 import copy
+import json
 import multiprocessing
 import os
+import signal
 import socket
 import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
 from phpq.cli import main
 from phpq.config import RunConfig
+from phpq.data import LabelledImages, open_dataset
 from phpq.data.batches import plan_epoch
+from phpq.data.decode import decode_readable
 from phpq.errors import ConfigError, PhpqError
 from phpq.methods.exchnet import ExchNet
 from phpq.model.weights import write_safetensors
 from phpq.training import SilentReporter, Trainer, train_run
+from phpq.training.decoding import decode_together
 from phpq.training.distributed import Group, Launch, connect
+from phpq.training.state import RunState
 from phpq.training.synced_norm import synchronise
 from tiny_runs import tiny_birds
 
 Job = Callable[..., None]
+WROTE = 19  # exit code of a process that wrote what only the first may write
 SECONDS = 100  # a group that hangs fails its test
 
 
@@ -129,6 +137,60 @@ def train_until(group: Group, config: RunConfig, folder: Path, epochs: int) -> N
     raise AssertionError("the run was not stopped")
 
 
+class _Killed(SilentReporter):
+    """Ends its process in the middle of an epoch, as the kernel does when memory is short."""
+
+    def __init__(self, epoch: int) -> None:
+        self.dies_in = epoch
+
+    def step(self, epoch: int, number: int) -> None:
+        if epoch == self.dies_in and number == 1:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+
+def train_and_be_killed(group: Group, config: RunConfig, folder: Path, epoch: int) -> None:
+    """Train; the third process is killed in an epoch, and none but the first writes anything."""
+    import phpq.training.run as run
+
+    def forbidden(*arguments: Any, **options: Any) -> None:
+        os._exit(WROTE)
+
+    if not group.first:
+        for name in ("write_card", "write_metrics", "write_weights", "plot_training"):
+            setattr(run, name, forbidden)
+        setattr(RunState, "save", forbidden)  # noqa: B010
+    if group.rank == 2:
+        setattr(run, "SilentReporter", lambda: _Killed(epoch))  # noqa: B010
+    sys.stderr = Path(os.devnull).open("w")  # noqa: SIM115  tracebacks are expected
+    train_run(tiny_birds(), config, folder, group=group)
+
+
+def decode(group: Group, source: str, config: RunConfig, folder: Path, cache: Path | None) -> None:
+    """Write the pixels that this process got, which images they are of, and what it decoded."""
+    import phpq.training.decoding as decoding
+
+    asked: list[str] = []
+
+    def recorded(images: LabelledImages, *arguments: Any, **options: Any) -> Any:
+        asked.extend(images.ids)
+        return decode_readable(images, *arguments, **options)
+
+    setattr(decoding, "decode_readable", recorded)  # noqa: B010
+    setattr(decoding, "_BLOCK_BYTES", 10_000)  # noqa: B010  several blocks
+    try:
+        found = decode_together(open_dataset(source).train, config.data, group=group, cache=cache)
+    except PhpqError as error:
+        (folder / f"{group.rank}.json").write_text(json.dumps({"error": str(error)}), "utf-8")
+        return
+    np.save(folder / f"{group.rank}.npy", found.pixels)
+    facts = {
+        "ids": found.images.ids,
+        "asked": asked,
+        "skipped": [[image.id, image.reason] for image in found.skipped],
+    }
+    (folder / f"{group.rank}.json").write_text(json.dumps(facts), "utf-8")
+
+
 def gradients(group: Group, configs: Mapping[str, RunConfig], folder: Path) -> None:
     """Write losses and gradients of three steps of each config, in float64.
 
@@ -207,6 +269,8 @@ def exchange(group: Group, path: Path) -> None:
     means = [torch.full((2, 2), float(group.rank)), torch.tensor(float(2 * group.rank))]
     group.average(means)
     found["average"] = torch.cat([mean.flatten() for mean in means])
+    texts = group.gather_texts("ä" * group.rank)
+    found["texts"] = torch.tensor([len(text) for text in texts])
     found["every"] = torch.tensor([group.every(True), group.every(group.rank != 1)])
     write_safetensors(path.with_suffix(f".{group.rank}"), found, {})
 

@@ -139,6 +139,7 @@ def test_what_is_exchanged(tmp_path: Path) -> None:
         assert set(found["sum"].flatten().tolist()) == {3.0}
         assert set(found["broadcast"].tolist()) == {0.0}
         assert found["average"].tolist() == [1.0] * 4 + [2.0]
+        assert found["texts"].tolist() == [0, 1, 2]
         assert found["every"].tolist() == [True, False]
 
 
@@ -180,6 +181,7 @@ def test_a_group_of_one_exchanges_nothing() -> None:
     assert ALONE.gather(values) is values
     assert ALONE.gather_rows(values, 3) is values
     assert ALONE.sum(values) is values
+    assert ALONE.gather_texts("all") == ["all"]
     ALONE.broadcast([values])
     ALONE.average([values])
     ALONE.barrier()
@@ -195,4 +197,4 @@ def test_a_group_of_one_exchanges_nothing() -> None:
 
 def test_one_device_does_not_serve_several_processes() -> None:
     with pytest.raises(ConfigError, match="does not serve several"):
-        connect(Launch(0, 2, 0, 2), device="meta")
+        member(0, 2).join("meta")

@@ -188,9 +188,35 @@ def decode_all(
     if stored is None and entry:
         stored = entry.build(shape, fill)
     elif stored is None:
-        pixels = np.empty(shape, dtype=np.uint8)
-        reasons = fill(pixels)
-        stored = StoredPixels(pixels[: len(images) - len(reasons)], reasons)
+        stored = decode_readable(images, config, workers=workers, progress=progress)
+    return accept_readable(images, stored, config)
+
+
+def decode_readable(
+    images: LabelledImages,
+    config: DataConfig,
+    *,
+    workers: int = 0,
+    progress: Callable[[int, int], None] | None = None,
+) -> StoredPixels:
+    """Decode a set in memory, as `decode_all` does, and judge nothing: it may be a part of a set.
+
+    Returns:
+        The pixels of the readable images in order, and why the others are not among them.
+    """
+    pixels = np.empty((len(images), 3, config.store_size, config.store_size), dtype=np.uint8)
+    reasons = _fill(pixels, images, config, workers=workers, progress=progress)
+    return StoredPixels(pixels[: len(images) - len(reasons)], reasons)
+
+
+def accept_readable(
+    images: LabelledImages, stored: StoredPixels, config: DataConfig
+) -> DecodedImages:
+    """Leave out the images of a whole set that could not be read, or refuse the set.
+
+    Raises:
+        DataError: As `decode_all`.
+    """
     skipped = tuple(SkippedImage(images.ids[i], why) for i, why in sorted(stored.reasons.items()))
     if skipped and config.on_bad_image == "refuse":
         raise DataError(_refusal(images, skipped))

@@ -72,12 +72,34 @@ class Group:
         device: torch.device | None = None,
         store: Store | None = None,
     ) -> None:
-        launch = launch or Launch(0, 1)
+        self.launch = launch = launch or Launch(0, 1)
         self.rank, self.size = launch.rank, launch.size
         self.local_size = launch.local_size
         self.device = device or torch.device("cpu")
         self.sharded = self.size > 1
-        self._store = store
+        self._meeting = store
+        self._store: Store | None = None
+        if store is not None:
+            from torch._C._distributed_c10d import PrefixStore
+
+            self._store = PrefixStore("phpq", store)  # apart from what torch keeps there
+
+    def join(self, device: str = "auto") -> None:
+        """Take a device and get ready to exchange tensors with the other processes.
+
+        Args:
+            device: "auto" and "cuda" take one GPU a process; "cpu" shares the cores.
+        """
+        self.device = _own_device(self.launch, device)
+        if self.size > 1:
+            backend = "nccl" if self.device.type == "cuda" else "gloo"
+            dist.init_process_group(
+                backend,
+                store=self._meeting,
+                rank=self.rank,
+                world_size=self.size,
+                timeout=PATIENCE,
+            )
 
     @property
     def first(self) -> bool:
@@ -121,6 +143,17 @@ class Group:
         every = self.gather(filled)
         # A last process that repeats a row stands beyond `count`; so does all that was filled.
         return every[:count]
+
+    def gather_texts(self, mine: str) -> list[str]:
+        """Return the texts of all processes, by rank."""
+        if self.size == 1:
+            return [mine]
+        sent = torch.tensor(list(mine.encode()), dtype=torch.uint8)
+        lengths = self.gather(torch.tensor([len(sent)])).tolist()
+        padded = torch.nn.functional.pad(sent, (0, max(lengths) - len(sent)))
+        every = self.gather(padded).view(self.size, max(lengths))
+        pairs = zip(every, lengths, strict=True)
+        return [bytes(row[:length].tolist()).decode() for row, length in pairs]
 
     def sum(self, values: Tensor) -> Tensor:
         """Return the sum of equally shaped tensors over all processes."""
@@ -219,30 +252,31 @@ ALONE = Group()
 
 
 def connect(launch: Launch, *, device: str = "auto") -> Group:
-    """Meet the other processes where the launcher says (MASTER_ADDR and MASTER_PORT).
+    """Meet the other processes and join them: see `meet` and `Group.join`."""
+    group = meet(launch)
+    group.join(device)
+    return group
 
-    Args:
-        launch: Who this process is.
-        device: "auto" and "cuda" take one GPU a process; "cpu" shares the cores.
+
+def meet(launch: Launch) -> Group:
+    """Find the other processes where the launcher says (MASTER_ADDR and MASTER_PORT).
+
+    From here on one that fails can say so (`Group.fails_first`); nothing can be exchanged yet.
     """
-    place = _own_device(launch, device)
     if launch.size == 1:
-        return Group(launch, device=place)
+        return Group(launch)
     # Loaded when needed: some builds of torch have none of it, and train in one process.
-    from torch._C._distributed_c10d import PrefixStore
     from torch.distributed.rendezvous import rendezvous
 
     try:
-        store, rank, size = next(rendezvous("env://", launch.rank, launch.size, timeout=PATIENCE))
+        store, _, _ = next(rendezvous("env://", launch.rank, launch.size, timeout=PATIENCE))
     except (ValueError, RuntimeError) as error:
         raise ConfigError(
             f"Process {launch.rank} of {launch.size} cannot meet the others: "
             f"{str(error).splitlines()[0]}. Start all of them by torchrun, which tells each where "
             "to connect (MASTER_ADDR, MASTER_PORT)."
         ) from error
-    backend = "nccl" if place.type == "cuda" else "gloo"
-    dist.init_process_group(backend, store=store, rank=rank, world_size=size, timeout=PATIENCE)
-    return Group(launch, device=place, store=PrefixStore("phpq", store))
+    return Group(launch, store=store)
 
 
 def _own_device(launch: Launch, name: str) -> torch.device:

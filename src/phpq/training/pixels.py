@@ -1,6 +1,8 @@
 """Where training and evaluation find their pixels: resident on the device, or streamed.
 
-Each process of several keeps all pixels, and embeds its share of them.
+Each process of several decodes a share of the images, and embeds a share. Resident pixels are
+exchanged, so that each process has all that a batch may ask for; streamed ones are decoded by the
+process that learns from them.
 """
 
 from __future__ import annotations
@@ -17,10 +19,11 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from phpq.config import RunConfig
-from phpq.data import Dataset, LabelledImages, decode_all
+from phpq.data import Dataset, LabelledImages
 from phpq.data.batches import PixelSource, ResidentPixels, StreamedPixels, fits_on
 from phpq.model.method import Method
 from phpq.model.retrieval import apply_to_images, apply_to_pixels, embed_images, embed_pixels
+from phpq.training.decoding import decode_together
 from phpq.training.distributed import ALONE, Group
 from phpq.training.progress import Reporter
 
@@ -88,7 +91,9 @@ def _resident(
     decoded = []
     for images in (dataset.train, dataset.test):
         with reporter.task(f"decoding {images.name}", len(images)) as advance:
-            part = decode_all(images, config.data, workers=workers, progress=advance, cache=cache)
+            part = decode_together(
+                images, config.data, group=group, workers=workers, progress=advance, cache=cache
+            )
         reporter.skipped(part.skipped)
         decoded.append(part)
     train, test = decoded
@@ -124,7 +129,9 @@ def _streamed(
     probe = dataclasses.replace(config.data, store_size=1)
     for images in (dataset.train, dataset.test):
         with reporter.task(f"checking {images.name}", len(images)) as advance:
-            part = decode_all(images, probe, workers=config.training.workers, progress=advance)
+            part = decode_together(
+                images, probe, group=group, workers=config.training.workers, progress=advance
+            )
         reporter.skipped(part.skipped)
         readable.append(part.images)
     train, test = readable
