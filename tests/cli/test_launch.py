@@ -61,6 +61,8 @@ def one_message(place: Path) -> str:
         ),
         (("train", "nowhere", *OPTIONS), "nowhere"),
         (("train", "birds", *OPTIONS, "--out", "birds"), "is not empty"),
+        (("train", "birds", *OPTIONS, "--set", "training.epohcs=3"), "epohcs"),
+        (("train", "birds", "--config", "tiny.toml", "--device", "meta"), "does not serve several"),
     ],
 )
 def test_a_mistake_is_one_message_and_exit_code_2(
@@ -69,6 +71,22 @@ def test_a_mistake_is_one_message_and_exit_code_2(
     assert launched(2, place, *arguments) == [2, 2]
     assert message in one_message(place)
     assert not (place / "run").exists()
+
+
+@pytest.mark.parametrize("option", [("--epohcs", "3"), ("--epochs", "many")])
+def test_a_command_line_that_cannot_be_read_is_refused_once(
+    place: Path, option: tuple[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert launched(2, place, "train", "birds", *option) == [2, 2]
+    said = (place / "0.err").read_text()
+    assert option[0] in said
+    assert "Traceback" not in said
+    assert (place / "1.err").read_text() == ""
+    # Without a launcher, or with some of its names only, a process speaks for itself.
+    monkeypatch.setenv("RANK", "1")
+    outcome = phpq("train", "birds", *option)
+    assert outcome.code == 2
+    assert option[0] in outcome.err
 
 
 @pytest.mark.slow

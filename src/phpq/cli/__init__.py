@@ -63,11 +63,16 @@ class _Group(TyperGroup):
 
     def invoke(self, ctx: Any) -> Any:
         """Run the command that was asked for."""
+        from phpq.cli.launch import MISUSE, another_says_why
         from phpq.cli.output import print_error
         from phpq.errors import PhpqError
 
         try:
             return super().invoke(ctx)
+        except MISUSE:
+            if another_says_why():
+                raise typer.Exit(2) from None
+            raise
         except PhpqError as error:
             print_error("error:", str(error))
             raise typer.Exit(2) from error

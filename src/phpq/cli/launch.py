@@ -7,10 +7,11 @@ from __future__ import annotations
 
 import os
 import sys
+import time
 import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING, NoReturn, cast
 
 import typer
 
@@ -21,6 +22,23 @@ if TYPE_CHECKING:
 
 # All of these are set by torchrun; some alone are set by other programs, and mean nothing here.
 NAMES = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
+
+# What the command line itself refuses: unknown options, values of the wrong kind.
+MISUSE = cast(type[Exception], typer.BadParameter.__base__)
+HEARD = 3.0  # seconds in which the first process says what all have seen, and its launcher ends all
+
+
+def another_says_why() -> bool:
+    """Tell whether a refused command line is for another process to explain; waits until it has.
+
+    A command line is read before processes can meet. All of them read the same, so that the first
+    speaks for all.
+    """
+    names = (os.environ.get(name, "") for name in NAMES)
+    if not all(names) or os.environ["RANK"] == "0":
+        return False
+    time.sleep(HEARD)  # a launcher ends all once one has ended: not before the first has spoken
+    return True
 
 
 def find_launch() -> Launch | None:
@@ -51,10 +69,11 @@ def joined(device: str) -> Iterator[Group | None]:
     if launch is None or launch.size == 1:
         yield None
         return
-    from phpq.training.distributed import connect
+    from phpq.training.distributed import meet
 
-    group = connect(launch, device=device)
+    group = meet(launch)
     try:
+        group.join(device)
         yield group
     except BaseException as error:  # all ways to end, Ctrl-C too
         _end(group, error)
