@@ -27,7 +27,11 @@ def test_without_runs_only_sizes(tmp_path: Path) -> None:
     assert "nothing: no evaluated run was given" in outcome.out
     content = phpq("advise", "plumage", "--size", "1000000", "--json").json()
     assert content["runs"] == []
-    assert {"bits": 32, "bytes": 4_000_000} in content["code_bytes"]
+    (row,) = [row for row in content["code_bytes"] if row["bits"] == 32]
+    assert row["bytes"] == 4_000_000
+    # 1.5 M + 7 bytes a row, and the cells of two books.
+    assert row["memory_at_most"] == 13_000_000 + 2 * 4 * (256**2 + 1)
+    assert "in memory" in outcome.out
 
 
 def test_bad_input(tmp_path: Path) -> None:

@@ -59,7 +59,7 @@ def test_any_sequence_of_changes_equals_the_full_scan(
     with pytest.MonkeyPatch.context() as patch:
         # Small limits, so that a few rows go through the tail, many parts and the cells.
         patch.setattr("phpq.index.engine._TAIL_ROWS", data.draw(st.integers(0, 20), "tail"))
-        patch.setattr("phpq.index.part._CELL_GROUPS", data.draw(st.sampled_from([0, 8]), "cells"))
+        patch.setattr("phpq.index.layout.CELL_GROUPS", data.draw(st.sampled_from([0, 8]), "cells"))
         for _ in range(data.draw(st.integers(1, 8), "steps")):
             what = data.draw(st.sampled_from(["add", "remove", "search"]))
             if what == "add":
@@ -111,7 +111,7 @@ def test_tables_of_any_size_are_compared_safely(scale: float) -> None:
 def test_rounding_never_hides_a_row(books: int, monkeypatch: pytest.MonkeyPatch) -> None:
     # Scores that differ in the last bits only, where float32 sums go up or down by more than the
     # entries differ: a bound without a margin loses rows here.
-    monkeypatch.setattr("phpq.index.part._CELL_GROUPS", 0)
+    monkeypatch.setattr("phpq.index.layout.CELL_GROUPS", 0)
     rng = np.random.default_rng(books)
     codebooks = random_codebooks(rng, num_codebooks=books, codebook_size=16)
     index, twin = filled(codebooks, rng.integers(0, 16, (6000, books)).astype(np.uint8))

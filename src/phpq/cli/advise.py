@@ -48,7 +48,10 @@ def advise(
             advice.append(advise_run(run, size))
     advice.sort(key=lambda row: (row.bits, -row.map_percent))
     if as_json:
-        lengths = [{"bits": bits, "bytes": bits // 8 * size} for bits in COMMON_BITS]
+        lengths = [
+            {"bits": bits, "bytes": bits // 8 * size, "memory_at_most": _most_memory(bits, size)}
+            for bits in COMMON_BITS
+        ]
         rows = [row.to_dict() for row in advice]
         print_json({"source": source, "size": size, "runs": rows, "code_bytes": lengths})
     elif advice:
@@ -102,6 +105,13 @@ def _print_measured(advice: list[CodeAdvice], size: int) -> None:
     )
 
 
+def _most_memory(bits: int, size: int) -> int:
+    """Return the bytes of codes and index, however the codes repeat."""
+    from phpq.index.layout import most_bytes
+
+    return most_bytes(size, num_codebooks=bits // 8)
+
+
 def _print_sizes(source: str, size: int) -> None:
     from rich.table import Table
 
@@ -109,11 +119,12 @@ def _print_sizes(source: str, size: int) -> None:
     from phpq.gallery.advice import COMMON_BITS
 
     table = Table(title=f"codes of {size:,} images (computed)", title_justify="left")
-    for name in ("bits", "bytes/image", "codes", "possible codes"):
+    for name in ("bits", "bytes/image", "codes", "in memory at most", "possible codes"):
         table.add_column(name, justify="right")
     for bits in COMMON_BITS:
         total = readable_bytes(bits // 8 * size)
-        table.add_row(f"{bits}", f"{bits // 8}", total, f"2^{bits}")
+        most = readable_bytes(_most_memory(bits, size))
+        table.add_row(f"{bits}", f"{bits // 8}", total, most, f"2^{bits}")
     results().print(table)
     print_facts(
         (

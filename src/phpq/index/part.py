@@ -9,9 +9,7 @@ import numpy as np
 
 from phpq.codes import CodeArray
 from phpq.index.kernels import MaskArray, Part, WordArray, compiled
-
-# Cells cost K * K words a book: below this many groups a scan is as fast.
-_CELL_GROUPS = 512
+from phpq.index.layout import part_layout
 
 
 @compiled
@@ -120,18 +118,16 @@ def build_part(codes: CodeArray, base: int, *, codebook_size: int) -> Part:
     order = np.arange(rows, dtype=np.uint32)
     for pair in range(pairs - 1, -1, -1):
         order = _sort_by_cell(codes, order, pair, codebook_size, starts)
-    count = _count_groups(codes, order)
-    if count * (books + 4) <= rows * books:
+    layout = part_layout(
+        rows, _count_groups(codes, order), num_codebooks=books, codebook_size=codebook_size
+    )
+    count, used_pairs = layout.entries, layout.books
+    if layout.grouped:
         group_codes = np.empty((count, books), dtype=np.uint8)
         group_starts = np.empty(count + 1, dtype=np.uint32)
         _fill_groups(codes, order, group_codes, group_starts)
-    else:  # codes that hardly repeat take less memory, and are scanned faster, row by row
-        count, group_codes, group_starts = rows, codes[order], np.empty(0, dtype=np.uint32)
-    used = 4 * rows + group_codes.nbytes + group_starts.nbytes
-    room = int(rows * (1.5 * books + 7)) - used  # one more byte a row is for the mask
-    used_pairs = pairs if room >= 4 * count * (pairs - 1) else 1
-    if count < _CELL_GROUPS:
-        used_pairs = 0
+    else:
+        group_codes, group_starts = codes[order], np.empty(0, dtype=np.uint32)
     cells = np.empty((used_pairs, codebook_size**2 + 1), dtype=np.uint32)
     lists = np.empty((max(0, used_pairs - 1), count), dtype=np.uint32)
     every = np.arange(count, dtype=np.uint32)
