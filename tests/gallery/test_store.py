@@ -193,6 +193,21 @@ def test_a_flipped_byte_in_a_code_is_seen(tmp_path: Path) -> None:
         GalleryStore.open(tmp_path / "g").read_codes()
 
 
+def test_codes_are_read_in_blocks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    store = make_store(tmp_path / "g")
+    for first in (0, 7):
+        store.put([make_record(f"n{n}", n) for n in range(first, first + 7)])
+    store.delete(["n3", "n9"])
+    store.put([make_record("n5", 40)])  # replaced: it comes last
+    whole = store.read_codes()
+    monkeypatch.setattr("phpq.gallery.store._READ_ROWS", 4)
+    parts = GalleryStore.open(tmp_path / "g").read_codes()
+    assert len(parts.codes) == 12
+    np.testing.assert_array_equal(parts.rows, whole.rows)
+    np.testing.assert_array_equal(parts.codes, whole.codes)
+    np.testing.assert_array_equal(parts.codes[-1], make_record("n5", 40).code)
+
+
 def test_codes_of_another_model_are_refused(tmp_path: Path) -> None:
     make_store(tmp_path / "g")
     path = tmp_path / "g" / MANIFEST

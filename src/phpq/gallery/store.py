@@ -39,6 +39,7 @@ from phpq.gallery.records import (
 
 METADATA_KEY = b"phpq"
 _FETCH_ROWS = 8192  # rows of one block of an export
+_READ_ROWS = 1 << 16  # rows whose codes are read and checked at once
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -191,14 +192,25 @@ class GalleryStore:
         Raises:
             FormatError: If a code is missing or not what was written.
         """
+        books = self.manifest.num_codebooks
+        rows, codes = np.empty(len(self), np.int64), np.empty((len(self), books), np.uint8)
+        start = 0
         with damage_named(self.folder):
-            table = self._dataset.to_table(columns=["row", "code", "check"])
-            if any(table.column(name).null_count for name in table.column_names):
-                raise ValueError("codes are missing")
-            rows = table.column("row").to_numpy()
-            codes = code_matrix(table.column("code"), self.manifest.num_codebooks)
-            if (row_checks(rows, codes) != table.column("check").to_numpy()).any():
-                raise ValueError("codes are not what was written")
+            # In blocks: checking all rows at once would take ten times the memory of the codes.
+            for batch in self._dataset.to_batches(
+                columns=["row", "code", "check"], batch_size=_READ_ROWS
+            ):
+                if any(column.null_count for column in batch.columns):
+                    raise ValueError("codes are missing")
+                part = slice(start, start + batch.num_rows)
+                rows[part] = batch.column("row").to_numpy()
+                codes[part] = code_matrix(pa.chunked_array([batch.column("code")]), books)
+                sums = batch.column("check").to_numpy()
+                if (row_checks(rows[part], codes[part]) != sums).any():
+                    raise ValueError("codes are not what was written")
+                start = part.stop
+            if start != len(rows):
+                raise ValueError(f"{len(rows) - start} rows are missing")
         self._places, order = _locate(self.version, rows)
         return StoredCodes(self._places.rows, codes if order is None else codes[order])
 
@@ -380,7 +392,7 @@ class GalleryStore:
 
 def _locate(version: int, rows: IntArray) -> tuple[_Places, IntArray | None]:
     """Sort the rows of a scan; the order is None where they are sorted already."""
-    if (np.diff(rows) > 0).all():
+    if (rows[1:] > rows[:-1]).all():
         return _Places(version, rows, None), None
     order = np.argsort(rows, kind="stable")
     return _Places(version, rows[order], order), order
