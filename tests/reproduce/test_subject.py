@@ -8,6 +8,7 @@ import pytest
 from benchmark_layouts import write_cub200, write_dogs120
 from made_up_grids import BIRDS
 from phpq.errors import ConfigError
+from phpq.reproduce.rows import rows_of
 from phpq.reproduce.subject import identify_weights, open_subject, recall_subject
 
 
@@ -65,6 +66,16 @@ def test_a_subject_is_recalled_without_images() -> None:
     subject, _ = open_subject(BIRDS, settings=["loss.tau=1"], epochs=3)
     again = recall_subject(subject.facts(), settings=["loss.tau=1"], epochs=3)
     assert again == subject
+
+
+def test_a_recalled_subject_names_its_rows_as_before(tmp_path: Path) -> None:
+    file = tmp_path / "net.safetensors"
+    file.write_bytes(b"weights")
+    subject, _ = open_subject(BIRDS, weights=str(file))
+    again = recall_subject(subject.facts())
+    titles = [[row.title for row in rows_of("table1", s.base)] for s in (subject, again)]
+    assert titles[0] == titles[1]
+    assert "PQ, ImageNet features" in titles[1]
 
 
 def test_weights_by_content(tmp_path: Path) -> None:

@@ -147,7 +147,10 @@ def recall_subject(
         classes=int(facts["classes"]),
         gallery=int(facts["gallery"]),
         queries=int(facts["queries"]),
-        base=_base_config(facts["name"], facts["drawn"], weights="none", asked=asked),
+        # Not to be read: but rows are named by what the backbone started from.
+        base=_base_config(
+            facts["name"], facts["drawn"], weights=str(facts["weights"]), asked=asked
+        ),
         settings=asked,
         weights=str(facts["weights"]),
     )
