@@ -47,7 +47,7 @@ def test_an_address_survives_any_id(name: str) -> None:
 
 
 def test_a_code_goes_out_and_comes_back(snapshot: Snapshot) -> None:
-    code = snapshot.codes[3]
+    code = snapshot.record(3).code
     assert np.array_equal(parse_code(code.tobytes().hex(), snapshot), code)
     found = search_code(snapshot, code.tobytes().hex(), Page(top_k=24))
     assert ids()[3] in {hit.id for hit in found.hits if hit.share > 0.999}

@@ -16,7 +16,8 @@ from served_galleries import shared_gallery
 
 def test_health_readiness_and_metrics_answer(client: TestClient) -> None:
     assert client.get("/health").json()["status"] == "ok"
-    assert client.get("/ready").json() == {"status": "ok", "version": client_version(client)}
+    ready = {"status": "ok", "version": client_version(client), "missing_shards": []}
+    assert client.get("/ready").json() == ready
     assert client.get("/metrics").headers["content-type"].startswith("text/plain")
 
 

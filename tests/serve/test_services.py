@@ -35,7 +35,7 @@ def test_an_upload_is_embedded_as_the_library_does_it(services: Services, tmp_pa
         services.embed(b"notes", "notes.txt")
     with pytest.raises(Refused, match="20,001 bytes"):
         services.embed(bytes(20_001), "a.png")
-    png = services.heat_png(photo(), "a.jpg", services.snapshots.current.codes[1])
+    png = services.heat_png(photo(), "a.jpg", services.snapshots.current.record(1).code)
     with Image.open(io.BytesIO(png)) as image:
         assert image.format == "PNG"
     assert services.jobs() == {"searches": 0, "uploads": 0, "writes": 0}

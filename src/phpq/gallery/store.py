@@ -132,18 +132,18 @@ class GalleryStore:
         return cls.open(folder)
 
     @classmethod
-    def open(cls, folder: Path) -> GalleryStore:
-        """Open the newest version.
+    def open(cls, folder: Path, *, version: int | None = None) -> GalleryStore:
+        """Open the newest version, or the one that is named.
 
         Raises:
             FormatError: If it is no gallery, damaged, or holds another model's codes.
         """
         manifest = read_manifest(folder)
         with damage_named(folder):
-            dataset = lance.dataset(folder / IMAGES)
+            dataset = lance.dataset(folder / IMAGES, version=version)
             names = set(dataset.schema.names)
             stored = json.loads((dataset.schema.metadata or {}).get(METADATA_KEY, b"{}"))
-        if newest_seen(folder) > dataset.version:
+        if version is None and newest_seen(folder) > dataset.version:
             raise FormatError(
                 f"The gallery {str(folder)!r} is damaged: its version {newest_seen(folder)} is "
                 f"missing, the newest left is {dataset.version}. {repair_command(folder)}"
@@ -214,14 +214,19 @@ class GalleryStore:
         self._places, order = _locate(self.version, rows)
         return StoredCodes(self._places.rows, codes if order is None else codes[order])
 
-    def rows_where(self, where: str) -> IntArray:
+    def rows_where(self, where: str, *, fragments: Sequence[Any] | None = None) -> IntArray:
         """Return the rows, ascending, for which a Lance SQL expression is true.
+
+        Args:
+            where: The expression.
+            fragments: Those of the dataset to look at; None looks at all.
 
         Raises:
             ConfigError: If the expression cannot be used; the message lists the columns.
         """
         try:
-            table = self._dataset.to_table(columns=["row"], filter=where)
+            scan = self._dataset.scanner(columns=["row"], filter=where, fragments=fragments)
+            table = scan.to_table()
         except (ValueError, pa.ArrowException, OSError) as error:
             raise self._bad_expression(where, error) from error
         return np.sort(table.column("row").to_numpy())
@@ -239,7 +244,10 @@ class GalleryStore:
         """Return the images of (n,) existing rows, in that order."""
         places = self._located()
         found = np.searchsorted(places.rows, rows)
-        offsets = found if places.offsets is None else places.offsets[found]
+        return self.take(found if places.offsets is None else places.offsets[found])
+
+    def take(self, offsets: IntArray) -> list[Record]:
+        """Return the images at (n,) places of a scan, in that order."""
         with damage_named(self.folder):
             return self.records(self._dataset.take(offsets.tolist()))
 

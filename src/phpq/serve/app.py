@@ -29,19 +29,24 @@ from phpq.serve.settings import ServerSettings
 
 if TYPE_CHECKING:
     from phpq.gallery import Gallery
+    from phpq.serve.shards.parts import Shards
 
 API = "/api/v1"
 
 
-def create_app(gallery: Gallery, settings: ServerSettings | None = None) -> FastAPI:
+def create_app(
+    gallery: Gallery, settings: ServerSettings | None = None, *, shards: Shards | None = None
+) -> FastAPI:
     """Make the application that serves a gallery.
 
     Args:
         gallery: Open. The server reads it by snapshots of its own and follows its changes.
         settings: By default: loopback, read-only.
+        shards: Hold the codes and search them; by default one, in this process. See
+            `phpq.serve.shards.cluster.ray_shards`.
     """
     settings = settings or ServerSettings()
-    services = Services(gallery, settings)
+    services = Services(gallery, settings, shards)
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:

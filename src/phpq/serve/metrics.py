@@ -39,6 +39,14 @@ class Metrics:
         self._jobs = Gauge(
             "phpq_jobs", "Jobs that run or wait.", ("pool",), registry=self._registry
         )
+        self._shards = {
+            event: Counter(f"phpq_shard_{event}", text, ("shard",), registry=self._registry)
+            for event, text in (
+                ("retries", "Calls of a shard that failed and were made again."),
+                ("restarts", "Replicas of a shard that took the place of another."),
+                ("failures", "Requests that a shard did not answer in time."),
+            )
+        }
 
     def began(self) -> None:
         """Count a request that arrives."""
@@ -63,6 +71,18 @@ class Metrics:
         self._images.set(images)
         self._version.set(version)
         self._reloads.inc()
+
+    def shard_retried(self, shard: int) -> None:
+        """Count a call that failed and is made again."""
+        self._shards["retries"].labels(str(shard)).inc()
+
+    def shard_restarted(self, shard: int) -> None:
+        """Count a replica that answers for the first time in the place of another."""
+        self._shards["restarts"].labels(str(shard)).inc()
+
+    def shard_failed(self, shard: int) -> None:
+        """Count a request that was given up."""
+        self._shards["failures"].labels(str(shard)).inc()
 
     def text(self, jobs: dict[str, int]) -> bytes:
         """Return everything in the format of Prometheus.

@@ -11,6 +11,7 @@ from pathlib import Path
 from phpq.codes import Codebooks
 from phpq.errors import FormatError, PhpqError
 from phpq.gallery.damage import DAMAGE, newest_seen
+from phpq.serve.shards.parts import Shards
 from phpq.serve.snapshot import Snapshot
 
 _ATTEMPTS = 5  # to load a gallery that others compact all the time
@@ -26,6 +27,7 @@ class Snapshots:
         codebooks: Of its model.
         seconds: How often to look for changes by other processes.
         changed: Called with each new snapshot.
+        shards: Hold the codes; by default one, in this process.
     """
 
     def __init__(
@@ -35,14 +37,16 @@ class Snapshots:
         *,
         seconds: float = 1.0,
         changed: Callable[[Snapshot], None] | None = None,
+        shards: Shards | None = None,
     ) -> None:
         self._folder = folder
         self._codebooks = codebooks
+        self._shards = shards
         self._seconds = seconds
         self._changed = changed or (lambda _: None)
         self._loading = threading.Lock()
         self._stop = threading.Event()
-        self._current = Snapshot(folder, codebooks)
+        self._current = Snapshot(folder, codebooks, shards)
         self._changed(self._current)
         self._thread = threading.Thread(target=self._watch, name="phpq-reload", daemon=True)
 
@@ -85,10 +89,10 @@ class Snapshots:
         """Load the newest version; again if a writer removed it while it was read."""
         for _ in range(_ATTEMPTS - 1):
             try:
-                return Snapshot(self._folder, self._codebooks)
+                return Snapshot(self._folder, self._codebooks, self._shards)
             except FormatError:
                 time.sleep(_PAUSE)
-        return Snapshot(self._folder, self._codebooks)
+        return Snapshot(self._folder, self._codebooks, self._shards)
 
     def _watch(self) -> None:
         pause = self._seconds

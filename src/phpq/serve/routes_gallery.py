@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Annotated, Any
 
-import numpy as np
 from fastapi import APIRouter, Header, Query
 from starlette.responses import Response
 
@@ -113,11 +112,10 @@ def describe(services: Services, snapshot: Snapshot) -> schemas.Info:
 
 def list_labels(snapshot: Snapshot, prefix: str, offset: int, limit: int) -> schemas.Labels:
     """Return the labels that begin with `prefix`, whatever the case."""
-    counts = np.bincount(snapshot.label_of + 1, minlength=len(snapshot.label_names) + 1)[1:]
     start = prefix.casefold()
     found = [
         schemas.LabelCount(label=name, images=count)
-        for name, count in zip(snapshot.label_names, counts.tolist(), strict=True)
+        for name, count in zip(snapshot.label_names, snapshot.label_counts.tolist(), strict=True)
         if name.casefold().startswith(start)
     ]
     return schemas.Labels(total=len(found), labels=found[offset : offset + limit])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated
 
+import numpy as np
 from fastapi import APIRouter, Path, Query
 from starlette.responses import Response
 
@@ -62,12 +63,13 @@ def draw_map(snapshot: Snapshot, limit: int) -> schemas.Map:
     from phpq.explain import project_codes, sample_rows
 
     places = sample_rows(len(snapshot), limit=limit)
-    points = project_codes(snapshot.codebooks, snapshot.codes[places])
-    rows = zip(places.tolist(), snapshot.ids(places), points.tolist(), strict=True)
+    images = snapshot.glances(places)
+    books = snapshot.codebooks
+    codes = np.array([image.code for image in images], np.uint8).reshape(-1, books.num_codebooks)
     return schemas.Map(
         points=[
-            schemas.MapPoint(id=name, label=snapshot.label(place), x=x, y=y)
-            for place, name, (x, y) in rows
+            schemas.MapPoint(id=image.id, label=image.label, x=x, y=y)
+            for image, (x, y) in zip(images, project_codes(books, codes).tolist(), strict=True)
         ],
         method="pca",
         sampled=len(places) < len(snapshot),
@@ -76,9 +78,9 @@ def draw_map(snapshot: Snapshot, limit: int) -> schemas.Map:
 
 def describe_use(snapshot: Snapshot, limit: int) -> schemas.Codebooks:
     """Count the images of every codeword."""
-    from phpq.explain import codebook_usage
+    from phpq.explain import CodebookUsage
 
-    usage = codebook_usage(snapshot.codes, snapshot.codebooks.codebook_size)
+    usage = [CodebookUsage(book, counts) for book, counts in enumerate(snapshot.usage)]
     return schemas.Codebooks(
         codebooks=[schemas.CodebookUse(**book.to_dict(limit=limit)) for book in usage]
     )
@@ -86,18 +88,15 @@ def describe_use(snapshot: Snapshot, limit: int) -> schemas.Codebooks:
 
 def list_images(snapshot: Snapshot, codebook: int, word: int, limit: int) -> schemas.WordImages:
     """Name the images behind a codeword."""
-    from phpq.explain import images_of_codeword
-
     books, size = snapshot.codebooks.num_codebooks, snapshot.codebooks.codebook_size
     if codebook >= books or word >= size:
         raise UnknownNameError(
             f"There is no codeword {word!r} in codebook {codebook!r}; codebooks are 0 to "
             f"{books - 1}, codewords 0 to {size - 1}."
         )
-    found = images_of_codeword(snapshot.codes, codebook, word, codebook_size=size, limit=limit)
-    names = zip(found.rows.tolist(), snapshot.ids(found.rows), strict=True)
+    found, total = snapshot.word_images(codebook, word, limit)
     images = [
-        schemas.WordImage(id=name, label=snapshot.label(place), thumbnail=thumbnail_address(name))
-        for place, name in names
+        schemas.WordImage(id=image.id, label=image.label, thumbnail=thumbnail_address(image.id))
+        for image in found
     ]
-    return schemas.WordImages(images=images, total=found.total)
+    return schemas.WordImages(images=images, total=total)

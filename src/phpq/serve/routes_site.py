@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
 
 from fastapi import APIRouter, FastAPI
@@ -47,10 +48,16 @@ def site_routes(services: Services, *, static: Path = STATIC) -> APIRouter:
         responses={503: {"model": schemas.Health, "description": "Not yet, or not any more."}},
     )
     async def ready() -> Response:
-        """Say whether the gallery is loaded."""
+        """Say whether the gallery is loaded, and which of its shards do not answer."""
         if not services.ready:
             return answer(schemas.Health(status="loading"), status=503)
-        return answer(schemas.Health(status="ok", version=services.snapshots.current.version))
+        version = services.snapshots.current.version
+        # Not in the pool of searches: that is full where a shard is missed.
+        missing = await asyncio.to_thread(services.shards.missing) if services.shards.remote else []
+        if missing:
+            health = schemas.Health(status="incomplete", version=version, missing_shards=missing)
+            return answer(health, status=503)
+        return answer(schemas.Health(status="ok", version=version))
 
     @router.get("/metrics", response_class=PlainTextResponse, tags=["server"])
     async def metrics() -> Response:

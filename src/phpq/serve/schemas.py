@@ -273,8 +273,11 @@ class WordImages(BaseModel):
 class Health(BaseModel):
     """Whether the server is there."""
 
-    status: Literal["ok", "loading"]
+    status: Literal["ok", "loading", "incomplete"]
     version: int | None = Field(default=None, description="Of the gallery that is served.")
+    missing_shards: list[int] = Field(
+        default_factory=list, description="Shards that do not answer; from 0."
+    )
 
 
 ERRORS: dict[int | str, dict[str, Any]] = {

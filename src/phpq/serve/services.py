@@ -20,6 +20,7 @@ from phpq.serve.metrics import Metrics
 from phpq.serve.refusals import too_large
 from phpq.serve.reload import Snapshots
 from phpq.serve.settings import ServerSettings
+from phpq.serve.shards.parts import LocalShards, Shards
 from phpq.serve.snapshot import Snapshot
 from phpq.serve.writer import Writer
 
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 PixelArray = NDArray[np.uint8]
 _ATTEMPTS = 5  # to read from a gallery that others compact all the time
+_WAITING_THREADS = 32  # searches at once where shards are other processes
 _HEAT_SIDE = 512  # pixels of the images that heat maps are drawn over
 
 
@@ -38,6 +40,7 @@ class Services:
     Args:
         gallery: Open; the server reads it by snapshots of its own.
         settings: Of the server.
+        shards: Hold the codes and search them; by default one, in this process.
 
     Attributes:
         model: Embeds uploads.
@@ -51,16 +54,21 @@ class Services:
         metrics: Counts.
     """
 
-    def __init__(self, gallery: Gallery, settings: ServerSettings) -> None:
+    def __init__(
+        self, gallery: Gallery, settings: ServerSettings, shards: Shards | None = None
+    ) -> None:
         self.settings = settings
+        self.shards: Shards = shards or LocalShards()
         self.gallery = gallery
         self.model = gallery.model
         self.metrics = Metrics()
+        self.shards.report_to(self.metrics)
         self.snapshots = Snapshots(
             gallery.path,
             gallery.model.codebooks,
             seconds=settings.reload_seconds,
             changed=lambda fresh: self.metrics.loaded(len(fresh), fresh.version),
+            shards=self.shards,
         )
         self.decoders = DecodePool(
             settings.decoders, max_pixels=settings.max_pixels, seconds=settings.decode_seconds
@@ -68,7 +76,9 @@ class Services:
         self.pictures = Pictures(self.decoders, cache_bytes=settings.cache_bytes)
         self.fingerprint = gallery.model.fingerprint()
         self._embedder = Embedder(gallery.model.embed_pixels)
-        self.searches = self._pool("searches", settings.threads)
+        # Threads that wait for other processes need no core each.
+        threads = settings.workers or (_WAITING_THREADS if self.shards.remote else settings.threads)
+        self.searches = self._pool("searches", threads)
         # More threads than decoders: while some decode, others wait for the model together.
         self.uploads = self._pool("uploads", 4 * settings.decoders)
         self.writes = self._pool("writes", 1)

@@ -1,34 +1,35 @@
-"""One version of a gallery, frozen: codes, names and labels in memory, records read when shown.
+"""One version of a gallery, frozen: shards hold what a row costs, records are read when shown.
 
 Nothing in a snapshot changes once it is made, so that any number of threads may search it and a
-request sees one state from its first to its last byte. No torch.
+request sees one state from its first to its last byte. It holds nothing for a row itself: wherever
+the shards are, its own memory does not grow with the gallery. No torch.
 """
 
 from __future__ import annotations
 
 import threading
-from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections import Counter, OrderedDict
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
 import numpy as np
-from numpy.typing import NDArray
 
-from phpq.codes import Codebooks, FloatArray, IntArray
+from phpq.codes import CodeArray, Codebooks, FloatArray, IntArray
 from phpq.errors import ConfigError, UnknownNameError
 from phpq.gallery.damage import damage_named
 from phpq.gallery.hits import rerank_rows
-from phpq.gallery.records import Record
+from phpq.gallery.records import Record, code_matrix
 from phpq.gallery.store import GalleryStore
-from phpq.index import CodeIndex
 from phpq.serve.filters import check_where
+from phpq.serve.shards.merge import merge_hits
+from phpq.serve.shards.parts import LocalShards, Shards
+from phpq.serve.shards.requests import Candidates, Locate, Search, ShardFacts, WordRows
 
-BoolArray = NDArray[np.bool_]
 T = TypeVar("T")
-_MASKS = 16  # filters whose answers are kept, one byte a row each
-_KEPT = 8  # other answers that are kept, such as the map
+_KEPT = 8  # answers that are kept, such as the map
+_KNOWN = 50_000  # ids whose places are kept, about 200 bytes each
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -46,6 +47,21 @@ class Found:
     scores: tuple[float, ...]
     best: float
     total: int
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Glance:
+    """What the map and the codebook browser show of an image.
+
+    Attributes:
+        id: Its name.
+        label: Its class, if it has one.
+        code: (M,) uint8.
+    """
+
+    id: str
+    label: str | None
+    code: CodeArray
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,56 +83,35 @@ class Page:
     rerank: int = 0
 
 
-class _Names:
-    """Finds rows by a text column: 16 bytes a row, whatever the length of the texts."""
-
-    def __init__(self, texts: Sequence[str | None]) -> None:
-        # The hash differs from process to process, and nothing of it is kept on disk.
-        hashes = np.fromiter((hash(text) for text in texts), np.int64, len(texts))
-        self._order = np.argsort(hashes, kind="stable")
-        self._hashes = hashes[self._order]
-
-    def candidates(self, text: str) -> IntArray:
-        """Return the positions, ascending, that may hold `text`."""
-        wanted = np.int64(hash(text))
-        first = np.searchsorted(self._hashes, wanted, side="left")
-        last = np.searchsorted(self._hashes, wanted, side="right")
-        return self._order[first:last]
-
-
 class Snapshot:
     """A gallery as it was at one version.
 
     Args:
         folder: The gallery.
         codebooks: Of its model.
+        shards: Hold the codes and search them; by default one, in this process.
 
     Attributes:
         store: For reading; it is never refreshed.
-        codes: (N, M) uint8 in the order of insertion.
-        rows: (N,) int64, the numbers that name them in the store.
         label_names: The distinct labels, sorted.
-        label_of: (N,) int32, positions in `label_names`; -1 without a label.
+        label_counts: (labels,) int64, their images.
+        usage: (M, K) int64, the images of every codeword.
     """
 
-    def __init__(self, folder: Path, codebooks: Codebooks) -> None:
+    def __init__(self, folder: Path, codebooks: Codebooks, shards: Shards | None = None) -> None:
         self.store = GalleryStore.open(folder)
         self.codebooks = codebooks
-        stored = self.store.read_codes()
-        self.codes, self.rows = stored.codes, stored.rows
-        self.index = CodeIndex(codebooks, stored.codes)
-        self._places = self._scan_order()
-        self._ids = _Names(self._column("id"))
-        self.label_names, self.label_of = _number(self._column("label"))
-        self._uris: _Names | None = None
-        self._masks: OrderedDict[str, BoolArray] = OrderedDict()
+        self._parts = (shards or LocalShards()).open(self.store, codebooks)
+        facts = self._parts.facts
+        self._edges = np.cumsum([0, *(part.rows for part in facts)])
+        self.label_names, self.label_counts = _add_labels(facts)
+        self.usage = np.sum([part.usage for part in facts], axis=0)
+        self._known: OrderedDict[str, tuple[int, int]] = OrderedDict()  # place and offset by id
         self._kept: OrderedDict[object, Any] = OrderedDict()
         self._lock = threading.Lock()
-        if len(self.codes):
-            self._warm()
 
     def __len__(self) -> int:
-        return len(self.rows)
+        return int(self._edges[-1])
 
     @property
     def version(self) -> int:
@@ -136,10 +131,13 @@ class Snapshot:
         Raises:
             UnknownNameError: If the gallery has no image of this id.
         """
-        for place in self._ids.candidates(id).tolist():
-            record = self.record(place)
+        with self._lock:
+            known = self._known.get(id)
+        if known is not None:
+            return known[0], self.store.take(np.array([known[1]]))[0]
+        for place, record in self._holding("id", id):
             if record.id == id:
-                return int(place), record
+                return place, record
         raise UnknownNameError(
             f"There is no image {id!r} in the gallery {str(self.store.folder)!r}. Ids are paths "
             "relative to the folder that was indexed, or the ids of the table."
@@ -147,13 +145,9 @@ class Snapshot:
 
     def find_uri(self, uri: str) -> tuple[int, Record]:
         """Return the first image whose file was at `uri` when it was indexed, and its place."""
-        with self._lock:
-            if self._uris is None:
-                self._uris = _Names(self._column("uri"))
-        for place in np.sort(self._uris.candidates(uri)).tolist():
-            record = self.record(place)
+        for place, record in self._holding("uri", uri):
             if record.uri == uri:
-                return int(place), record
+                return place, record
         raise UnknownNameError(
             f"No image of the gallery {str(self.store.folder)!r} has the URI {uri!r}. Only images "
             "of the gallery can be named by URI; send any other image as an upload."
@@ -161,25 +155,37 @@ class Snapshot:
 
     def record(self, place: int) -> Record:
         """Return the image at a place in the order of insertion."""
-        return self.store.fetch(self.rows[[place]])[0]
+        return self.records(np.array([place]))[0]
 
     def records(self, places: IntArray) -> list[Record]:
         """Return the images at (n,) places, in that order."""
-        return self.store.fetch(self.rows[places]) if len(places) else []
+        return self.store.take(self._offsets(places)) if len(places) else []
 
-    def ids(self, places: IntArray) -> list[str]:
-        """Return the ids of the images at (n,) places, without reading anything else."""
-        if not len(places):
-            return []
-        with damage_named(self.store.folder):
-            table = self.store.dataset.take(self._places[places].tolist(), columns=["id"])
-        names: list[str] = table.column("id").to_pylist()
-        return names
+    def glances(self, places: IntArray) -> list[Glance]:
+        """Return id, label and code of the images at (n,) places, and read nothing else."""
+        return self._glances(self._offsets(places))
 
-    def label(self, place: int) -> str | None:
-        """Return the label of the image at a place."""
-        number = int(self.label_of[place])
-        return self.label_names[number] if number >= 0 else None
+    def word_images(self, codebook: int, word: int, limit: int) -> tuple[list[Glance], int]:
+        """Return images behind a codeword, and how many there are.
+
+        Args:
+            codebook: From 0.
+            word: From 0.
+            limit: Most images, at least 1. Of more they are taken at equal steps: galleries are
+                filled class by class, and the first ones would all be of one class.
+        """
+        counts = [int(part.usage[codebook, word]) for part in self._parts.facts]
+        edges = np.cumsum([0, *counts])
+        total = int(edges[-1])
+        ranks = np.arange(min(limit, total), dtype=np.int64) * total // max(1, min(limit, total))
+        found = self._parts.ask(
+            {
+                shard: WordRows(codebook, word, ranks[inside] - edges[shard])
+                for shard, inside in _by_shard(ranks, edges)
+            }
+        )
+        offsets = [np.empty(0, np.int64), *(found[shard].offsets for shard in sorted(found))]
+        return self._glances(np.concatenate(offsets)), total
 
     def remember(self, key: object, make: Callable[[], T]) -> T:
         """Return what `make` made for this key before, or makes now."""
@@ -212,26 +218,22 @@ class Snapshot:
             leave_out: The place of an image that is not to be found: the query itself.
         """
         self._check(page)
-        allowed = self._allowed(page)
-        total = len(self) if allowed is None else int(np.count_nonzero(allowed))
-        if leave_out is not None and (allowed is None or allowed[leave_out]):
-            total -= 1
         norm = self.store.manifest.query_norm
-        tables = self.codebooks.lookup_tables(query[None], norm=norm)
-        wanted = max(page.rerank, page.offset + page.top_k) + (leave_out is not None)
-        found = self.index.search_tables(tables, wanted, allowed=allowed, threads=1)
-        places, scores = found.ids[0], found.scores[0]
-        inside = places >= 0 if leave_out is None else (places >= 0) & (places != leave_out)
-        places, scores = places[inside], scores[inside]
+        table = self.codebooks.lookup_tables(query[None], norm=norm)[0]
+        wanted = max(page.rerank, page.offset + page.top_k)
+        asked = Search(table, wanted, page.where, page.labels, leave_out)
+        parts = self._parts.ask(dict.fromkeys(range(len(self._edges) - 1), asked))
+        found = merge_hits([parts[shard] for shard in sorted(parts)], wanted)
         shown = slice(page.offset, page.offset + page.top_k)
-        best = float(tables[0].max(axis=1).sum())
         if page.rerank:
-            candidates = self.records(places[: page.rerank])
+            candidates = self._take(found.places[: page.rerank], found.offsets[: page.rerank])
             order, values = rerank_rows(query, candidates, self.codebooks, norm=norm)
             ordered = [candidates[number] for number in order[shown]]
-            return Found(tuple(ordered), tuple(values[shown].tolist()), self._limit(query), total)
-        records = self.records(places[shown])
-        return Found(tuple(records), tuple(scores[shown].tolist()), best, total)
+            best = self._limit(query)
+            return Found(tuple(ordered), tuple(values[shown].tolist()), best, found.total)
+        records = self._take(found.places[shown], found.offsets[shown])
+        scores = tuple(found.scores[shown].tolist())
+        return Found(tuple(records), scores, float(table.max(axis=1).sum()), found.total)
 
     def _check(self, page: Page) -> None:
         wanted = page.offset + page.top_k
@@ -246,6 +248,8 @@ class Snapshot:
                 f"rerank={page.rerank} is less than top_k={wanted}: re-rank at least as many as "
                 "you want."
             )
+        if page.where is not None:
+            check_where(page.where, tuple(self.columns))
 
     def _limit(self, query: FloatArray) -> float:
         """Return the highest inner product of a query with unit sub-vectors."""
@@ -253,54 +257,58 @@ class Snapshot:
         raw = self.store.manifest.query_norm == "raw"
         return float(np.linalg.norm(parts, axis=1).sum() if raw else len(parts))
 
-    def _allowed(self, page: Page) -> BoolArray | None:
-        """Return (N,) bool; None if every image passes."""
-        masks = []
-        if page.where is not None:
-            masks.append(self._where(page.where))
-        if page.labels:
-            wanted = [n for n, name in enumerate(self.label_names) if name in set(page.labels)]
-            masks.append(np.isin(self.label_of, np.asarray(wanted, np.int32)))
-        if not masks:
-            return None
-        return masks[0] if len(masks) == 1 else masks[0] & masks[1]
+    def _holding(self, column: str, text: str) -> Iterator[tuple[int, Record]]:
+        """Yield the images, in order of insertion, that may hold a text in a column."""
+        asked = Candidates(column, text)
+        parts = self._parts.ask(dict.fromkeys(range(len(self._edges) - 1), asked))
+        for shard in sorted(parts):
+            places, offsets = parts[shard].places, parts[shard].offsets
+            if len(places):
+                yield from zip(places.tolist(), self._take(places, offsets), strict=True)
 
-    def _where(self, where: str) -> BoolArray:
+    def _take(self, places: IntArray, offsets: IntArray) -> list[Record]:
+        """Read images whose places are known, and remember where they are."""
+        records = self.store.take(offsets) if len(offsets) else []
         with self._lock:
-            mask = self._masks.get(where)
-            if mask is not None:
-                self._masks.move_to_end(where)
-                return mask
-        check_where(where, tuple(self.columns))
-        mask = np.zeros(len(self), np.bool_)
-        mask[np.searchsorted(self.rows, self.store.rows_where(where))] = True
-        with self._lock:
-            self._masks[where] = mask
-            while len(self._masks) > _MASKS:
-                self._masks.popitem(last=False)
-        return mask
+            # Who is shown a hit asks for its picture next: no shard need be asked where it is.
+            for record, place, offset in zip(records, places, offsets, strict=True):
+                self._known[record.id] = (int(place), int(offset))
+            while len(self._known) > _KNOWN:
+                self._known.popitem(last=False)
+        return records
 
-    def _column(self, name: str) -> list[str | None]:
-        """Return a text column in the order of insertion."""
-        texts: list[str | None] = []
+    def _offsets(self, places: IntArray) -> IntArray:
+        """Return (n,) int64: where a scan of the store meets the images at (n,) places."""
+        grouped = dict(_by_shard(places, self._edges))
+        found = self._parts.ask(
+            {shard: Locate(places[inside]) for shard, inside in grouped.items()}
+        )
+        offsets = np.empty(len(places), np.int64)
+        for shard, inside in grouped.items():
+            offsets[inside] = found[shard].offsets
+        return offsets
+
+    def _glances(self, offsets: IntArray) -> list[Glance]:
+        if not len(offsets):
+            return []
         with damage_named(self.store.folder):
-            for batch in self.store.dataset.to_batches(columns=[name]):
-                texts += batch.column(name).to_pylist()
-        return [texts[number] for number in self._places.tolist()]
-
-    def _scan_order(self) -> IntArray:
-        """Return (N,) int64: where a scan of the store meets each image."""
-        with damage_named(self.store.folder):
-            rows = self.store.dataset.to_table(columns=["row"]).column("row").to_numpy()
-        return np.argsort(rows, kind="stable").astype(np.int64)
-
-    def _warm(self) -> None:
-        """Search once: what is compiled on first use is compiled before the first request."""
-        self.search(self.codebooks.decode(self.codes[:1])[0], Page(top_k=1))
+            table = self.store.dataset.take(offsets.tolist(), columns=["id", "label", "code"])
+        names, labels = (table.column(name).to_pylist() for name in ("id", "label"))
+        codes = code_matrix(table.column("code"), self.codebooks.num_codebooks)
+        return [Glance(*parts) for parts in zip(names, labels, codes, strict=True)]
 
 
-def _number(labels: Sequence[str | None]) -> tuple[tuple[str, ...], NDArray[np.int32]]:
-    names = tuple(sorted({label for label in labels if label is not None}))
-    numbers: dict[str | None, int] = {name: number for number, name in enumerate(names)}
-    numbers[None] = -1
-    return names, np.fromiter((numbers[label] for label in labels), np.int32, len(labels))
+def _by_shard(numbers: IntArray, edges: IntArray) -> Iterator[tuple[int, IntArray]]:
+    """Yield the shards that hold some of (n,) numbers, and which of them: positions, ascending."""
+    shard_of = np.searchsorted(edges, numbers, side="right") - 1
+    for shard in np.unique(shard_of).tolist():
+        yield shard, np.flatnonzero(shard_of == shard)
+
+
+def _add_labels(facts: Sequence[ShardFacts]) -> tuple[tuple[str, ...], IntArray]:
+    """Return the labels of all shards, sorted, and (labels,) int64 their images."""
+    counts: Counter[str] = Counter()
+    for part in facts:
+        counts.update(dict(zip(part.label_names, part.label_counts.tolist(), strict=True)))
+    names = tuple(sorted(counts))
+    return names, np.array([counts[name] for name in names], np.int64)
