@@ -26,6 +26,7 @@ from phpq.gallery import Gallery
 from phpq.model import Model
 from phpq.model.checkpoint import ModelCard
 from phpq.serve import ServerSettings, create_app
+from phpq.serve.shards.parts import Shards
 from tiny_runs import CLASSES, tiny_birds, tiny_config, tiny_network
 
 ADDRESS = "http://127.0.0.1:8000"
@@ -102,10 +103,12 @@ def new_photo(seed: int, kind: str = "PNG") -> bytes:
 
 
 @contextmanager
-def served(folder: Path | None = None, **settings: Any) -> Iterator[TestClient]:
+def served(
+    folder: Path | None = None, *, shards: Shards | None = None, **settings: Any
+) -> Iterator[TestClient]:
     """Yield a client of an app; rates are not limited unless asked for."""
     chosen = ServerSettings(**{"rate": 0, "decoders": 1, **settings})
-    app = create_app(_open(folder or shared_gallery()), chosen)
+    app = create_app(_open(folder or shared_gallery()), chosen, shards=shards)
     with TestClient(app, base_url=ADDRESS) as client:
         yield client
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from phpq.cluster import connection
-from phpq.cluster.connection import connected, import_ray, is_address
+from phpq.cluster.connection import connected, import_ray, import_serve, is_address
 from phpq.errors import ConfigError
 
 
@@ -45,6 +45,33 @@ def test_without_ray_the_message_says_how_to_install_it(monkeypatch: pytest.Monk
     monkeypatch.setattr(builtins, "__import__", without)
     with pytest.raises(ConfigError, match=r"phpq\[ray\]"):
         import_ray()
+
+
+def test_serve_is_imported_without_a_word() -> None:
+    assert callable(import_serve().deployment)  # warnings are errors here
+
+
+def test_options_are_for_a_cluster_of_our_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[dict[str, Any]] = []
+
+    class Ray:
+        @staticmethod
+        def is_initialized() -> bool:
+            return False
+
+        @staticmethod
+        def init(**options: Any) -> None:
+            seen.append(options)
+
+        @staticmethod
+        def shutdown() -> None: ...
+
+    monkeypatch.setattr(connection, "import_ray", lambda: Ray)
+    for address in ("local", "head:6379"):
+        with connected(address, num_cpus=3):
+            pass
+    assert seen[0]["num_cpus"] == 3
+    assert "num_cpus" not in seen[1]
 
 
 def test_the_module_does_not_import_ray() -> None:

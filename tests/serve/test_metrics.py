@@ -41,6 +41,18 @@ def test_methods_that_somebody_made_up_share_one_name() -> None:
     assert values(metrics)["phpq_requests_total", "other,none,405"] == 20
 
 
+def test_what_happens_to_shards_is_counted() -> None:
+    metrics = Metrics()
+    for _ in range(3):
+        metrics.shard_retried(1)
+    metrics.shard_restarted(0)
+    metrics.shard_failed(1)
+    found = values(metrics)
+    assert found["phpq_shard_retries_total", "1"] == 3
+    assert found["phpq_shard_restarts_total", "0"] == 1
+    assert found["phpq_shard_failures_total", "1"] == 1
+
+
 def test_two_servers_do_not_share_their_counts() -> None:
     first, second = Metrics(), Metrics()
     first.loaded(1, 1)

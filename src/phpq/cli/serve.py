@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import os
+import signal
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -13,7 +17,10 @@ from phpq.cli.output import messages
 if TYPE_CHECKING:
     import socket
 
+    from phpq.gallery import Gallery
     from phpq.serve import ServerSettings
+    from phpq.serve.shards.parts import Shards
+    from phpq.serve.shards.settings import Sharding
 
 TOKEN = "PHPQ_TOKEN"  # the variable of the environment
 
@@ -61,9 +68,28 @@ def serve(
         bool, typer.Option("--open", help="Open the page in the browser.")
     ] = False,
     device: Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:1 or mps.")] = "auto",
+    ray: Annotated[
+        str | None,
+        typer.Option(
+            metavar="[ADDRESS]",
+            help="Search on a Ray cluster: local (on this machine), auto or HOST:PORT.",
+        ),
+    ] = None,
+    shards: Annotated[
+        int | None, typer.Option(help="With --ray: parts that the gallery is cut into [1].")
+    ] = None,
+    replicas: Annotated[
+        int | None, typer.Option(help="With --ray: processes for each shard [1].")
+    ] = None,
+    retry: Annotated[
+        float | None,
+        typer.Option(metavar="SECONDS", help="With --ray: to ask a shard that fails again [10]."),
+    ] = None,
 ) -> None:
     """Serve a gallery: a page to search with photos, and an HTTP API (/docs)."""
     from phpq.serve.settings import ServerSettings
+
+    sharding = _sharding(ray, shards=shards, replicas=replicas, retry_seconds=retry)
 
     settings = ServerSettings(
         host=host,
@@ -79,24 +105,71 @@ def serve(
         allowed_hosts=tuple(allow_host or ()),
         cors_origins=tuple(allow_origin or ()),
     )
-    with _listen(settings) as listener:  # before the model is loaded: a taken port shows at once
-        _run(folder, settings, listener, open_page=open_page, device=device)
+    with (
+        _listen(settings) as listener,  # before the model is loaded: a taken port shows at once
+        _gallery_and_shards(folder, sharding, device) as (gallery, parts),
+    ):
+        _run(gallery, settings, listener, open_page=open_page, shards=parts)
 
 
-def _run(
-    folder: Path, settings: ServerSettings, listener: socket.socket, *, open_page: bool, device: str
-) -> None:
+def _sharding(ray: str | None, **options: Any) -> Sharding | None:
+    """Return how the gallery is cut; None serves it from this process."""
+    from phpq.errors import ConfigError
+    from phpq.serve.shards.settings import Sharding
+
+    given = {name: value for name, value in options.items() if value is not None}
+    if ray is not None:
+        return Sharding(address=ray, **given)
+    if given:
+        flag = f"--{next(iter(given)).removesuffix('_seconds')}"
+        raise ConfigError(
+            f"{flag} is for shards on a Ray cluster: add --ray, for one on this machine, or "
+            f"--ray HOST:6379. Without --ray this process holds the whole gallery."
+        )
+    return None
+
+
+@contextmanager
+def _gallery_and_shards(
+    folder: Path, sharding: Sharding | None, device: str
+) -> Iterator[tuple[Gallery, Shards | None]]:
+    """Open a gallery, and start its shards if there are to be some."""
     # Before torch is loaded: threads of the model that wait for each other must not keep the cores
     # busy that decoders and searches need. On a busy machine it answered several times faster so.
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
-    import uvicorn
-
     from phpq.gallery import Gallery
-    from phpq.serve import create_app
 
     gallery = Gallery.open(folder, device=device)
-    app = create_app(gallery, settings)
+    if sharding is None:
+        yield gallery, None
+        return
+    from phpq.serve.shards.cluster import ray_shards
+
+    messages().print(
+        f"starting {sharding.processes} processes for {sharding.shards} shards on the Ray cluster "
+        f"{sharding.address} ...",
+        markup=False,
+    )
+    with ray_shards(gallery.path, gallery.model.codebooks, sharding) as shards:
+        # The default ends the process at once, and would leave the shards behind.
+        signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
+        yield gallery, shards
+
+
+def _run(
+    gallery: Gallery,
+    settings: ServerSettings,
+    listener: socket.socket,
+    *,
+    open_page: bool,
+    shards: Shards | None,
+) -> None:
+    import uvicorn
+
+    from phpq.serve import create_app
+
+    app = create_app(gallery, settings, shards=shards)
     port = listener.getsockname()[1]
     name = f"[{settings.host}]" if ":" in settings.host else settings.host
     shown = "localhost" if settings.host in ("0.0.0.0", "::") else name

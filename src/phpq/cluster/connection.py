@@ -8,6 +8,7 @@ from __future__ import annotations
 import logging
 import os
 import re
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -45,14 +46,28 @@ def import_ray() -> Any:
     return ray
 
 
+def import_serve() -> Any:
+    """Return the module `ray.serve`; what it says against its own libraries is not for our users.
+
+    Raises:
+        ConfigError: If Ray is not installed; the message says how to install it.
+    """
+    import_ray()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)
+        from ray import serve
+    return serve
+
+
 @contextmanager
-def connected(address: str = LOCAL) -> Iterator[Any]:
+def connected(address: str = LOCAL, **local: Any) -> Iterator[Any]:
     """Connect to a Ray cluster, and leave it at the end.
 
     Args:
         address: "local" starts a cluster on this machine and stops it at the end; "auto" takes the
             one that runs here; HOST:PORT or ray://HOST:PORT one elsewhere. A connection that the
             process has already is used, and kept.
+        local: Options of `ray.init` for a cluster that is started here, such as num_cpus.
 
     Yields:
         The module `ray`.
@@ -70,13 +85,17 @@ def connected(address: str = LOCAL) -> Iterator[Any]:
         yield ray
         return
     try:
-        ray.init(
-            address=address,
-            namespace=NAMESPACE,
-            include_dashboard=False if address == LOCAL else None,
-            logging_level=logging.ERROR,
-            log_to_driver=False,
-        )
+        with warnings.catch_warnings():
+            # What Ray starts becomes another program at once: Lance has nothing to fear from it.
+            warnings.filterwarnings("ignore", message="lance is not fork-safe")
+            ray.init(
+                address=address,
+                namespace=NAMESPACE,
+                include_dashboard=False if address == LOCAL else None,
+                logging_level=logging.ERROR,
+                log_to_driver=False,
+                **(local if address == LOCAL else {}),
+            )
     except (ConnectionError, OSError, RuntimeError, ValueError) as error:
         raise ConfigError(
             f"There is no Ray cluster to be reached at {address!r}: {_first_line(error)} Start one "

@@ -54,7 +54,8 @@ class StoredPart:
             return np.empty(0, np.int64)
         rows = self.store.rows_where(where, fragments=self.fragments)
         inside = rows[(rows >= self.rows[0]) & (rows <= self.rows[-1])]
-        return np.searchsorted(self.rows, inside)
+        positions: IntArray = np.searchsorted(self.rows, inside)
+        return positions
 
 
 def part_bounds(total: int, parts: int) -> IntArray:

@@ -1,0 +1,313 @@
+"""Shards on a Ray cluster: started or joined, asked through Serve handles, removed at the end.
+
+`ray_shards` gives an app what `LocalShards` gives it in one process. Ray is imported when it is
+called, not before.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, TypeVar
+
+from phpq.cluster.connection import connected, import_ray, import_serve
+from phpq.codes import Codebooks
+from phpq.errors import ConfigError, PhpqError
+from phpq.gallery.store import GalleryStore
+from phpq.serve.refusals import Refused
+from phpq.serve.shards.courier import Courier, UnavailableError
+from phpq.serve.shards.deployment import (
+    LANES,
+    Reply,
+    application_name,
+    deployment_name,
+    shard_application,
+)
+from phpq.serve.shards.parts import ShardEvents
+from phpq.serve.shards.requests import Ping, Request, ShardFacts
+from phpq.serve.shards.settings import Sharding
+
+T = TypeVar("T")
+_FREE_SECONDS = 10.0  # for processors to become free that others have just left
+_PING_SECONDS = 2.0
+_OBJECT_STORE_BYTES = 100 * 1024 * 1024  # of a cluster of our own: answers are small
+
+
+class _Silent:
+    """Events that nobody wants to know."""
+
+    def shard_retried(self, shard: int) -> None: ...
+    def shard_restarted(self, shard: int) -> None: ...
+    def shard_failed(self, shard: int) -> None: ...
+
+
+class _Switch:
+    """Events for whoever wants to know them now; replicas are counted by their names."""
+
+    def __init__(self, replicas: int) -> None:
+        self.target: ShardEvents = _Silent()
+        self._replicas = replicas
+        self._seen: dict[int, set[str]] = {}
+        self._lock = threading.Lock()
+
+    def shard_retried(self, shard: int) -> None:
+        self.target.shard_retried(shard)
+
+    def shard_restarted(self, shard: int) -> None:
+        self.target.shard_restarted(shard)
+
+    def shard_failed(self, shard: int) -> None:
+        self.target.shard_failed(shard)
+
+    def answered(self, shard: int, replica: str) -> None:
+        """Note down who answered: one more than there are replicas took the place of another."""
+        seen = self._seen.setdefault(shard, set())
+        if replica in seen:
+            return
+        with self._lock:
+            fresh = replica not in seen
+            seen.add(replica)
+            if fresh and len(seen) > self._replicas:
+                self.shard_restarted(shard)
+
+
+class RayShards:
+    """Asks the shards of an application that runs.
+
+    Args:
+        handles: Of the deployments, one a shard.
+        sharding: How long to wait, and how many replicas there are.
+    """
+
+    remote = True
+
+    def __init__(self, handles: Sequence[Any], sharding: Sharding) -> None:
+        self._ray = import_ray()
+        self._serve_error = import_serve().exceptions.RayServeException
+        self._handles = handles
+        self._sharding = sharding
+        self._events = _Switch(sharding.replicas)
+        self._couriers = [
+            Courier(
+                number,
+                lambda version, requests, seconds, number=number: self._send(  # type: ignore[misc]
+                    number, version, requests, seconds
+                ),
+                lanes=LANES * sharding.replicas,
+                seconds=sharding.retry_seconds,
+                events=self._events,
+            )
+            for number in range(len(handles))
+        ]
+        self._version = -1  # the last that was opened
+
+    def open(self, store: GalleryStore, codebooks: Codebooks) -> RayParts:
+        """Have every shard load the version of a store."""
+        version = store.version
+        with ThreadPoolExecutor(len(self._handles)) as pool:
+            facts = tuple(
+                pool.map(lambda number: self._load(number, version), range(len(self._handles)))
+            )
+        self._version = version
+        return RayParts(self._couriers, version, facts)
+
+    def report_to(self, events: ShardEvents) -> None:
+        """Tell `events` from now on."""
+        self._events.target = events
+
+    def missing(self) -> list[int]:
+        """Return the shards that do not answer."""
+        asked = [
+            courier.ask(self._version, Ping(), seconds=_PING_SECONDS) for courier in self._couriers
+        ]
+        end = time.monotonic() + _PING_SECONDS
+        found = []
+        for number, (courier, future) in enumerate(zip(self._couriers, asked, strict=True)):
+            try:
+                courier.answer(future, seconds=end - time.monotonic())
+            except PhpqError:
+                found.append(number)
+        return found
+
+    def close(self) -> None:
+        """Stop asking."""
+        for courier in self._couriers:
+            courier.close()
+
+    def _send(
+        self, number: int, version: int, requests: Sequence[Request[Any]], seconds: float
+    ) -> list[Any]:
+        reply = self._call(number, "ask", (version, list(requests)), seconds)
+        if reply.failure is not None:
+            return [reply.failure] * len(requests)
+        if reply.answers is None:
+            raise UnavailableError(f"shard {number} does not hold version {version} yet")
+        return reply.answers
+
+    def _load(self, number: int, version: int) -> ShardFacts:
+        end = time.monotonic() + self._sharding.load_seconds
+        while True:
+            try:
+                left = max(0.1, end - time.monotonic())
+                reply = self._call(number, "load", (version,), left)
+                break
+            except UnavailableError as error:
+                if time.monotonic() >= end:
+                    raise Refused(
+                        503,
+                        "BusyError",
+                        f"Shard {number} did not load version {version} of the gallery within "
+                        f"{self._sharding.load_seconds:g} seconds.",
+                        retry_after=60,
+                    ) from error
+                time.sleep(0.1)
+        if reply.failure is not None:
+            raise reply.failure.error()
+        assert reply.answers is not None
+        facts: ShardFacts = reply.answers[0]
+        return facts
+
+    def _call(self, number: int, method: str, arguments: tuple[Any, ...], seconds: float) -> Reply:
+        """Call one replica of a shard, whichever Serve chooses."""
+        response = None
+        try:
+            response = getattr(self._handles[number], method).remote(*arguments)
+            reply: Reply = response.result(timeout_s=seconds)
+        except TimeoutError as error:
+            if response is not None:
+                response.cancel()
+            raise UnavailableError(f"shard {number} did not answer in time") from error
+        except (
+            self._ray.exceptions.RayTaskError
+        ):  # a mistake of ours inside the replica: no attempt would mend it
+            raise
+        except (self._ray.exceptions.RayError, self._serve_error) as error:
+            raise UnavailableError(f"shard {number}: {type(error).__name__}") from error
+        self._events.answered(number, reply.replica)
+        return reply
+
+
+class RayParts:
+    """The shards at one version.
+
+    Args:
+        couriers: The ways to them.
+        version: Of the gallery.
+        facts: Of each shard.
+    """
+
+    def __init__(
+        self, couriers: Sequence[Courier], version: int, facts: tuple[ShardFacts, ...]
+    ) -> None:
+        self._couriers = couriers
+        self._version = version
+        self.facts = facts
+
+    def ask(self, requests: Mapping[int, Request[T]]) -> dict[int, T]:
+        """Ask some shards at once, each its own request; returns the answers by shard."""
+        asked = {
+            number: self._couriers[number].ask(self._version, request)
+            for number, request in requests.items()
+        }
+        return {number: self._couriers[number].answer(future) for number, future in asked.items()}
+
+
+@contextmanager
+def ray_shards(folder: Path, codebooks: Codebooks, sharding: Sharding) -> Iterator[RayShards]:
+    """Start the shards of a gallery on a Ray cluster, or join those that another server started.
+
+    Args:
+        folder: The gallery, on storage that all machines of the cluster share.
+        codebooks: Of its model.
+        sharding: Where, and how many.
+
+    Yields:
+        What `create_app` takes. Who started the shards removes them at the end.
+
+    Raises:
+        ConfigError: If there is no cluster, or it is too small, or the shards cannot start.
+    """
+    cores = max(os.cpu_count() or 1, sharding.processes)
+    with connected(
+        sharding.address, num_cpus=cores, object_store_memory=_OBJECT_STORE_BYTES
+    ) as ray:
+        serve = import_serve()
+        logging.getLogger("ray.serve").setLevel(logging.ERROR)
+        serve.start(proxy_location="Disabled")  # our own server answers HTTP
+        name = application_name(folder, codebooks, sharding.shards)
+        ours = name not in serve.status().applications
+        try:
+            if ours:
+                _check_room(ray, sharding)
+                serve.run_many(
+                    [serve.RunTarget(shard_application(folder, codebooks, sharding), name, None)],
+                    wait_for_ingress_deployment_creation=False,
+                    wait_for_applications_running=False,
+                )
+            _wait_for_shards(serve, name, sharding)
+            handles = [
+                serve.get_deployment_handle(deployment_name(number), name)
+                for number in range(sharding.shards)
+            ]
+            shards = RayShards(handles, sharding)
+            try:
+                yield shards
+            finally:
+                shards.close()
+        finally:
+            if ours:
+                serve.delete(name)
+
+
+def _check_room(ray: Any, sharding: Sharding) -> None:
+    """Refuse what would wait for processors for ever."""
+    end = time.monotonic() + _FREE_SECONDS
+    needed = sharding.processes
+    while (free := int(ray.available_resources().get("CPU", 0))) < needed:
+        has = int(ray.cluster_resources().get("CPU", 0))
+        if has < needed or time.monotonic() > end:
+            raise ConfigError(
+                f"--shards {sharding.shards} --replicas {sharding.replicas} take {needed} "
+                f"processors, one for each replica; the cluster at {sharding.address!r} has {has}, "
+                f"{free} of them free. Use fewer, or add machines with: ray start --address "
+                "HOST:6379"
+            )
+        time.sleep(0.5)
+
+
+def _wait_for_shards(serve: Any, name: str, sharding: Sharding) -> None:
+    end = time.monotonic() + sharding.start_seconds
+    while True:
+        found = serve.status().applications.get(name)
+        status = "" if found is None else str(found.status.value)
+        if status == "RUNNING":
+            return
+        deployments = {} if found is None else found.deployments
+        waiting = [
+            number
+            for number in range(sharding.shards)
+            if deployments.get(deployment_name(number)) is None
+            or deployments[deployment_name(number)].status.value != "HEALTHY"
+        ]
+        if status == "DEPLOY_FAILED" or time.monotonic() > end:
+            told = " ".join(
+                entry.message for entry in deployments.values() if entry.message
+            ) or getattr(found, "message", "")
+            raise ConfigError(
+                f"The shards {', '.join(map(str, waiting))} did not start within "
+                f"{sharding.start_seconds:g} seconds: {_last_line(told)} The folder of the gallery "
+                "must be on storage that every machine of the cluster reads under the same path, "
+                "and phpq must be installed there."
+            )
+        time.sleep(0.1)
+
+
+def _last_line(text: str) -> str:
+    lines = [line.strip() for line in text.strip().splitlines() if line.strip()]
+    return lines[-1][-300:] if lines else "no reason was given."

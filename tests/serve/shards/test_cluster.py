@@ -1,0 +1,182 @@
+"""Shards on a real Ray cluster: the answers of one server, a killed replica, a changed gallery."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from starlette.testclient import TestClient
+
+from phpq.errors import ConfigError
+from phpq.gallery import Gallery
+from phpq.serve.shards.cluster import RayShards, _wait_for_shards, ray_shards
+from phpq.serve.shards.settings import Sharding
+from served_galleries import TOKEN, copy_gallery, ids, new_photo, served
+
+SHARDING = Sharding(shards=2, retry_seconds=60)
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return copy_gallery(tmp_path_factory.mktemp("cluster"))
+
+
+@pytest.fixture(scope="module")
+def shards(folder: Path) -> Iterator[RayShards]:
+    codebooks = Gallery.open(folder, device="cpu").model.codebooks
+    with ray_shards(folder, codebooks, SHARDING) as shards:
+        yield shards
+
+
+@pytest.fixture(scope="module")
+def pair(folder: Path, shards: RayShards) -> Iterator[tuple[TestClient, TestClient]]:
+    """Yield clients of a server with shards on the cluster, and of one without."""
+    settings: dict[str, Any] = {"token": TOKEN, "writable": True}
+    with served(folder, shards=shards, **settings) as cut, served(folder, **settings) as one:
+        yield cut, one
+
+
+def plain(answer: Any) -> Any:
+    """Leave out what differs from call to call."""
+    if isinstance(answer, dict):
+        return {key: plain(value) for key, value in answer.items() if key != "seconds"}
+    return [plain(value) for value in answer] if isinstance(answer, list) else answer
+
+
+def same(cut: TestClient, one: TestClient, method: str, path: str, **options: Any) -> None:
+    ours, theirs = cut.request(method, path, **options), one.request(method, path, **options)
+    assert ours.status_code == theirs.status_code, (path, ours.text)
+    if ours.status_code == 200:
+        assert plain(ours.json()) == plain(theirs.json()), path
+
+
+def replica_of(shard: int) -> int:
+    """Return the process of a shard's replica."""
+    for process in Path("/proc").glob("[0-9]*"):
+        try:
+            name = (process / "cmdline").read_text("utf-8", errors="replace")
+            parent = int((process / "stat").read_text("utf-8").rpartition(")")[2].split()[1])
+        except OSError:
+            continue
+        # Only one of our own cluster: its raylet is a child of this process.
+        if name.startswith("ray::ServeReplica") and name.rstrip("\0").endswith(f"shard-{shard}"):
+            grandparent = Path(f"/proc/{parent}/stat").read_text("utf-8")
+            if int(grandparent.rpartition(")")[2].split()[1]) == os.getpid():
+                return int(process.name)
+    raise AssertionError(f"no replica of shard {shard} runs")
+
+
+def test_every_answer_is_that_of_one_server(pair: tuple[TestClient, TestClient]) -> None:
+    name = ids()[5]
+    for path, params in (
+        ("/api/v1/search", {"id": name, "top_k": 9}),
+        ("/api/v1/search", {"id": name, "top_k": 4, "offset": 3, "label": ["owl", "wren"]}),
+        ("/api/v1/search", {"id": name, "where": "year < 2015", "rerank": 15}),
+        ("/api/v1/search", {"code": "00010203", "top_k": 50}),
+        ("/api/v1/search", {"id": name, "where": "colour = 1"}),
+        ("/api/v1/search", {"id": "none"}),
+        ("/api/v1/info", {}),
+        ("/api/v1/labels", {}),
+        ("/api/v1/item", {"id": name}),
+        ("/api/v1/map", {"limit": 7}),
+        ("/api/v1/codebooks", {}),
+        ("/api/v1/codebooks/1/2", {"limit": 3}),
+        ("/api/v1/explain", {"hit_id": name, "query_id": ids()[20]}),
+        ("/ready", {}),
+    ):
+        same(*pair, "GET", path, params=params)
+    same(*pair, "POST", "/api/v1/search", files={"image": new_photo(1)}, data={"top_k": 5})
+    queries = [{"id": id} for id in ids()[:12]]
+    same(*pair, "POST", "/api/v1/search/batch", json={"queries": queries, "top_k": 20})
+
+
+def test_another_server_joins_the_shards_and_leaves_them(
+    folder: Path, pair: tuple[TestClient, TestClient]
+) -> None:
+    codebooks = Gallery.open(folder, device="cpu").model.codebooks
+    with ray_shards(folder, codebooks, SHARDING) as joined, served(folder, shards=joined) as other:
+        same(other, pair[1], "GET", "/api/v1/search", params={"id": ids()[1]})
+    same(*pair, "GET", "/api/v1/search", params={"id": ids()[2]})
+
+
+def test_what_is_written_is_found_by_the_next_search(pair: tuple[TestClient, TestClient]) -> None:
+    cut, one = pair
+    headers = {"Authorization": f"Bearer {TOKEN}"}
+    added = cut.post(
+        "/api/v1/items", files={"image": new_photo(9)}, data={"id": "new"}, headers=headers
+    ).json()
+    assert cut.get("/api/v1/search", params={"id": "new"}).status_code == 200
+    end = time.monotonic() + 60
+    while one.get("/ready").json()["version"] < added["version"] and time.monotonic() < end:
+        time.sleep(0.05)
+    same(cut, one, "GET", "/api/v1/search", params={"id": "new", "top_k": 30})
+
+
+def test_a_killed_replica_comes_back_and_no_answer_is_wrong(
+    pair: tuple[TestClient, TestClient],
+) -> None:
+    cut, one = pair
+    expected = {
+        name: plain(one.get("/api/v1/search", params={"id": name}).json()) for name in ids()[:6]
+    }
+    wrong: list[Any] = []
+    answers: list[float] = []
+    stop = threading.Event()
+
+    def read(name: str) -> None:
+        while not stop.is_set():
+            answer = cut.get("/api/v1/search", params={"id": name})
+            answers.append(time.monotonic())
+            if answer.status_code != 200 or plain(answer.json()) != expected[name]:
+                wrong.append((answer.status_code, answer.text))
+
+    readers = [threading.Thread(target=read, args=(name,)) for name in expected]
+    for reader in readers:
+        reader.start()
+    time.sleep(0.5)
+    killed = replica_of(1)
+    os.kill(killed, signal.SIGKILL)
+    moment = time.monotonic()
+    while not any(at > moment + 0.5 for at in answers[-6:]) and time.monotonic() < moment + 60:
+        time.sleep(0.05)
+    stop.set()
+    for reader in readers:
+        reader.join()
+    assert not wrong
+    assert replica_of(1) != killed
+    text = cut.get("/metrics").text
+    assert 'phpq_shard_restarts_total{shard="1"} 1.0' in text
+    assert "phpq_shard_failures_total{" not in text
+
+
+def test_a_cluster_that_is_too_small_is_said_at_once(folder: Path, shards: RayShards) -> None:
+    codebooks = Gallery.open(folder, device="cpu").model.codebooks
+    with (
+        pytest.raises(ConfigError, match=r"--shards 50 --replicas 2 take 100 processors.*has \d+,"),
+        ray_shards(folder, codebooks, Sharding(shards=50, replicas=2)),
+    ):
+        pass
+
+
+@pytest.mark.parametrize("status", ["DEPLOY_FAILED", "DEPLOYING"])
+def test_shards_that_cannot_start_are_named(status: str) -> None:
+    def entry(value: str, message: str = "") -> SimpleNamespace:
+        return SimpleNamespace(status=SimpleNamespace(value=value), message=message)
+
+    found = entry(status)
+    found.deployments = {
+        "shard-0": entry("HEALTHY"),
+        "shard-1": entry("UNHEALTHY", "Traceback\n  phpq.errors.FormatError: no gallery\n"),
+    }
+    serve = SimpleNamespace(status=lambda: SimpleNamespace(applications={"app": found}))
+    sharding = Sharding(shards=3, start_seconds=0.1)
+    with pytest.raises(ConfigError, match=r"The shards 1, 2 did not start.*no gallery.*same path"):
+        _wait_for_shards(serve, "app", sharding)
