@@ -16,7 +16,7 @@ from starlette.testclient import TestClient
 
 from phpq.errors import ConfigError
 from phpq.gallery import Gallery
-from phpq.serve.shards.cluster import RayShards, _wait_for_shards, ray_shards
+from phpq.serve.shards.cluster import RayShards, _can_be_joined, _wait_for_shards, ray_shards
 from phpq.serve.shards.settings import Sharding
 from served_galleries import TOKEN, copy_gallery, ids, new_photo, served
 
@@ -166,11 +166,29 @@ def test_a_cluster_that_is_too_small_is_said_at_once(folder: Path, shards: RaySh
         pass
 
 
+def entry(value: str, message: str = "") -> SimpleNamespace:
+    return SimpleNamespace(status=SimpleNamespace(value=value), message=message)
+
+
+def test_shards_are_joined_where_they_run_or_are_about_to() -> None:
+    def serve(*statuses: str) -> Any:
+        left = list(statuses)
+
+        def status() -> SimpleNamespace:
+            value = left.pop(0)
+            return SimpleNamespace(applications={"app": entry(value)} if value else {})
+
+        return SimpleNamespace(status=status)
+
+    assert _can_be_joined(serve("RUNNING"), "app")
+    assert _can_be_joined(serve("DEPLOYING"), "app")
+    assert not _can_be_joined(serve(""), "app")
+    assert not _can_be_joined(serve("DEPLOY_FAILED"), "app")
+    assert not _can_be_joined(serve("DELETING", "DELETING", ""), "app")
+
+
 @pytest.mark.parametrize("status", ["DEPLOY_FAILED", "DEPLOYING"])
 def test_shards_that_cannot_start_are_named(status: str) -> None:
-    def entry(value: str, message: str = "") -> SimpleNamespace:
-        return SimpleNamespace(status=SimpleNamespace(value=value), message=message)
-
     found = entry(status)
     found.deployments = {
         "shard-0": entry("HEALTHY"),

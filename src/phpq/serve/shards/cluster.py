@@ -90,7 +90,8 @@ class RayShards:
     def __init__(self, handles: Sequence[Any], sharding: Sharding) -> None:
         self._ray = import_ray()
         self._serve_error = import_serve().exceptions.RayServeException
-        self._handles = handles
+        # Made once: to name a method of a handle is to make a new handle.
+        self._methods = [{"ask": handle.ask, "load": handle.load} for handle in handles]
         self._sharding = sharding
         self._events = _Switch(sharding.replicas)
         self._couriers = [
@@ -110,10 +111,9 @@ class RayShards:
     def open(self, store: GalleryStore, codebooks: Codebooks) -> RayParts:
         """Have every shard load the version of a store."""
         version = store.version
-        with ThreadPoolExecutor(len(self._handles)) as pool:
-            facts = tuple(
-                pool.map(lambda number: self._load(number, version), range(len(self._handles)))
-            )
+        numbers = range(len(self._methods))
+        with ThreadPoolExecutor(len(numbers)) as pool:
+            facts = tuple(pool.map(lambda number: self._load(number, version), numbers))
         self._version = version
         return RayParts(self._couriers, version, facts)
 
@@ -177,7 +177,7 @@ class RayShards:
         """Call one replica of a shard, whichever Serve chooses."""
         response = None
         try:
-            response = getattr(self._handles[number], method).remote(*arguments)
+            response = self._methods[number][method].remote(*arguments)
             reply: Reply = response.result(timeout_s=seconds)
         except TimeoutError as error:
             if response is not None:
@@ -241,7 +241,7 @@ def ray_shards(folder: Path, codebooks: Codebooks, sharding: Sharding) -> Iterat
         logging.getLogger("ray.serve").setLevel(logging.ERROR)
         serve.start(proxy_location="Disabled")  # our own server answers HTTP
         name = application_name(folder, codebooks, sharding.shards)
-        ours = name not in serve.status().applications
+        ours = not _can_be_joined(serve, name)
         try:
             if ours:
                 _check_room(ray, sharding)
@@ -263,6 +263,18 @@ def ray_shards(folder: Path, codebooks: Codebooks, sharding: Sharding) -> Iterat
         finally:
             if ours:
                 serve.delete(name)
+
+
+def _can_be_joined(serve: Any, name: str) -> bool:
+    """Say whether the application is there, or on its way; wait for one that is being removed."""
+    end = time.monotonic() + _FREE_SECONDS
+    while True:
+        found = serve.status().applications.get(name)
+        status = "" if found is None else str(found.status.value)
+        if status == "DELETING" and time.monotonic() < end:
+            time.sleep(0.2)
+            continue
+        return status not in ("", "DELETING", "NOT_STARTED", "DEPLOY_FAILED")
 
 
 def _check_room(ray: Any, sharding: Sharding) -> None:

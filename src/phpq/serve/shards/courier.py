@@ -14,13 +14,14 @@ from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import Any
 
-from phpq.serve.refusals import Refused
+from phpq.serve.refusals import Refused, busy
 from phpq.serve.shards.host import Failure
 from phpq.serve.shards.parts import ShardEvents
 from phpq.serve.shards.requests import Request
 
 Send = Callable[[int, Sequence[Request[Any]], float], list[Any]]
 _LARGEST = 64  # requests of one call
+_CLOSING = "it is shutting down"
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.01, 0.25  # seconds between two attempts
 
 
@@ -73,7 +74,7 @@ class Courier:
         job = _Job(version, request, time.monotonic() + limit)
         with self._changed:
             if self._closed:
-                raise self._refuse("the server is shutting down")
+                raise busy(_CLOSING)
             self._jobs.append(job)
             self._changed.notify()
         return job.future
@@ -105,7 +106,7 @@ class Courier:
             self._changed.notify_all()
         for job in waiting:
             if job.future.set_running_or_notify_cancel():
-                job.future.set_exception(self._refuse("the server is shutting down"))
+                job.future.set_exception(busy(_CLOSING))
 
     def _work(self) -> None:
         while batch := self._take():
@@ -145,7 +146,7 @@ class Courier:
                 answers = self._send(batch[0].version, [job.request for job in batch], seconds)
             except UnavailableError:
                 if self._closed:
-                    raise self._refuse("the server is shutting down") from None
+                    raise busy(_CLOSING) from None
                 self._events.shard_retried(self._shard)
                 time.sleep(pause)
                 pause = min(2 * pause, _LONGEST_PAUSE)
@@ -156,13 +157,10 @@ class Courier:
 
     def _give_up(self) -> Refused:
         self._events.shard_failed(self._shard)
-        return self._refuse(f"it did not answer within {self._seconds:g} seconds")
-
-    def _refuse(self, reason: str) -> Refused:
         return Refused(
             503,
             "BusyError",
-            f"Shard {self._shard} of the gallery is not there: {reason}. It is being started "
-            "again; try again in a few seconds.",
+            f"Shard {self._shard} of the gallery did not answer within {self._seconds:g} seconds. "
+            "If its process died, it is being started again; try again in a few seconds.",
             retry_after=5,
         )

@@ -28,7 +28,7 @@ class Sharding:
     shards: int = 1
     replicas: int = 1
     retry_seconds: float = 10.0
-    start_seconds: float = 600.0
+    start_seconds: float = 1800.0
     load_seconds: float = 3600.0
 
     def __post_init__(self) -> None:
