@@ -13,7 +13,7 @@ from phpq.errors import ConfigError
 from phpq.serve.refusals import Refused
 from phpq.serve.shards.courier import Courier, UnavailableError
 from phpq.serve.shards.host import Failure
-from phpq.serve.shards.requests import Ping, Request
+from phpq.serve.shards.requests import Describe, Request
 
 
 class Counts:
@@ -49,10 +49,10 @@ def test_requests_that_wait_go_together_by_version() -> None:
         return [version] * len(requests)
 
     way = courier(send)
-    first = way.ask(1, Ping())
+    first = way.ask(1, Describe())
     while not calls:
         time.sleep(0.001)
-    others = [way.ask(version, Ping()) for version in [1] * 100 + [2] * 3 + [1] * 2]
+    others = [way.ask(version, Describe()) for version in [1] * 100 + [2] * 3 + [1] * 2]
     busy.set()
     assert way.answer(first) == 1
     assert [way.answer(future) for future in others] == [1] * 100 + [2] * 3 + [1] * 2
@@ -70,7 +70,7 @@ def test_a_failed_call_is_made_again() -> None:
         return ["alive"] * len(requests)
 
     way = courier(send, counts)
-    assert way.answer(way.ask(1, Ping())) == "alive"
+    assert way.answer(way.ask(1, Describe())) == "alive"
     assert (counts.retried, counts.failed) == (3, 0)
     way.close()
 
@@ -86,7 +86,7 @@ def test_in_the_end_it_is_a_503_and_the_lane_goes_on() -> None:
 
     way = courier(send, counts, seconds=0.3)
     start = time.monotonic()
-    asked = [way.ask(1, Ping()) for _ in range(3)]
+    asked = [way.ask(1, Describe()) for _ in range(3)]
     for future in asked:
         with pytest.raises(Refused, match="Shard 4 of the gallery did not answer") as caught:
             way.answer(future)
@@ -95,7 +95,7 @@ def test_in_the_end_it_is_a_503_and_the_lane_goes_on() -> None:
     assert counts.failed == 3
     assert counts.retried >= 2
     dead[0] = False
-    assert way.answer(way.ask(1, Ping())) == 1
+    assert way.answer(way.ask(1, Describe())) == 1
     way.close()
 
 
@@ -107,10 +107,10 @@ def test_what_no_lane_gets_to_is_given_up_too() -> None:
         return [1] * len(requests)
 
     way = courier(send, seconds=0.1)
-    way.ask(1, Ping())
+    way.ask(1, Describe())
     time.sleep(0.05)
     with pytest.raises(Refused, match="did not answer"):
-        way.answer(way.ask(1, Ping()))
+        way.answer(way.ask(1, Describe()))
     stuck.set()
     way.close()
 
@@ -126,9 +126,9 @@ def test_what_the_shard_says_is_raised_and_mistakes_are_not_repeated() -> None:
 
     way = courier(send)
     with pytest.raises(ConfigError, match="no such column"):
-        way.answer(way.ask(1, Ping()))
+        way.answer(way.ask(1, Describe()))
     with pytest.raises(ZeroDivisionError):
-        way.answer(way.ask(2, Ping()))
+        way.answer(way.ask(2, Describe()))
     assert calls == [1, 2]
     way.close()
 
@@ -142,13 +142,13 @@ def test_closing_refuses_what_waits() -> None:
         raise UnavailableError("gone")
 
     way = courier(send)
-    running = way.ask(1, Ping())
+    running = way.ask(1, Describe())
     started.wait(30)
-    waiting = way.ask(1, Ping())
+    waiting = way.ask(1, Describe())
     way.close()
     stop.set()
     for future in (waiting, running):
         with pytest.raises(Refused, match="shutting down"):
             way.answer(future)
     with pytest.raises(Refused, match="shutting down"):
-        way.ask(1, Ping())
+        way.ask(1, Describe())

@@ -11,7 +11,7 @@ from made_up_galleries import make_codebooks, make_queries, make_record, make_st
 from phpq.errors import ConfigError, FormatError, PhpqError
 from phpq.gallery import GalleryStore
 from phpq.serve.shards.host import Failure, ShardHost, failure_of
-from phpq.serve.shards.requests import Ping, Search
+from phpq.serve.shards.requests import Describe, Search
 
 
 class Clock:
@@ -29,10 +29,10 @@ def grown(store: GalleryStore, name: str) -> int:
 def asked(host: ShardHost, version: int) -> int | None:
     """Ask for the rows of a version until it is there."""
     end = time.monotonic() + 30
-    while (answers := host.answer(version, [Ping()])) is None:
+    while (answers := host.answer(version, [Describe()])) is None:
         assert time.monotonic() < end
         time.sleep(0.005)
-    found: int = answers[0]
+    found: int = answers[0].rows
     return found
 
 
@@ -41,7 +41,7 @@ def test_what_is_not_held_is_loaded_and_the_last_two_are_kept(tmp_path: Path) ->
     versions = [grown(store, f"i{n}") for n in range(4)]
     host = ShardHost(tmp_path / "g", make_codebooks(), 0, 1)
     assert host.load().total == 4
-    assert host.answer(versions[0], [Ping()]) is None  # it is not waited for
+    assert host.answer(versions[0], [Describe()]) is None  # it is not waited for
     assert asked(host, versions[0]) == 1
     assert host.versions == [versions[3], versions[0]]
     assert asked(host, versions[3]) == 4
@@ -91,9 +91,9 @@ def test_a_request_that_fails_leaves_the_others(tmp_path: Path) -> None:
     host = ShardHost(tmp_path / "g", make_codebooks(), 0, 1)
     host.load(version)
     table = make_codebooks().lookup_tables(make_queries(1))[0]
-    answers = host.answer(version, [Ping(), Search(table, 1, where="colour = 1"), Ping()])
+    answers = host.answer(version, [Describe(), Search(table, 1, where="colour = 1"), Describe()])
     assert answers is not None
-    assert (answers[0], answers[2]) == (1, 1)
+    assert (answers[0].rows, answers[2].rows) == (1, 1)
     assert isinstance(answers[1].error(), ConfigError)
     assert "colour" in str(answers[1].error())
     host.close()

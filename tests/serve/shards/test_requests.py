@@ -9,7 +9,7 @@ import numpy as np
 from ray import cloudpickle
 
 from made_up_galleries import make_codebooks, make_queries, make_record, make_store
-from phpq.serve.shards.requests import Candidates, Describe, Locate, Ping, Search, WordRows
+from phpq.serve.shards.requests import Candidates, Describe, Locate, Search, WordRows
 from phpq.serve.shards.shard import Shard
 
 
@@ -19,7 +19,6 @@ def test_a_request_that_travelled_has_the_same_answer(tmp_path: Path) -> None:
     shard = Shard(store, make_codebooks(), 1, 2)
     table = make_codebooks().lookup_tables(make_queries(1))[0]
     requests: list[tuple[Any, Any]] = [
-        (Ping(), len(shard)),
         (Describe(), shard.facts.rows),
         (Search(table, 3, leave_out=12), shard.search(Search(table, 3, leave_out=12)).places),
         (Candidates("id", "i15"), np.array([15])),

@@ -18,7 +18,7 @@ from typing import Any, TypeVar
 
 from phpq.cluster.connection import connected, import_ray, import_serve
 from phpq.codes import Codebooks
-from phpq.errors import ConfigError, PhpqError
+from phpq.errors import ConfigError
 from phpq.gallery.store import GalleryStore
 from phpq.serve.refusals import Refused
 from phpq.serve.shards.courier import Courier, UnavailableError
@@ -30,7 +30,7 @@ from phpq.serve.shards.deployment import (
     shard_application,
 )
 from phpq.serve.shards.parts import ShardEvents
-from phpq.serve.shards.requests import Ping, Request, ShardFacts
+from phpq.serve.shards.requests import Request, ShardFacts
 from phpq.serve.shards.settings import Sharding
 
 T = TypeVar("T")
@@ -91,7 +91,9 @@ class RayShards:
         self._ray = import_ray()
         self._serve_error = import_serve().exceptions.RayServeException
         # Made once: to name a method of a handle is to make a new handle.
-        self._methods = [{"ask": handle.ask, "load": handle.load} for handle in handles]
+        self._methods = [
+            {"ask": handle.ask, "load": handle.load, "ping": handle.ping} for handle in handles
+        ]
         self._sharding = sharding
         self._events = _Switch(sharding.replicas)
         self._couriers = [
@@ -106,7 +108,6 @@ class RayShards:
             )
             for number in range(len(handles))
         ]
-        self._version = -1  # the last that was opened
 
     def open(self, store: GalleryStore, codebooks: Codebooks) -> RayParts:
         """Have every shard load the version of a store."""
@@ -114,7 +115,6 @@ class RayShards:
         numbers = range(len(self._methods))
         with ThreadPoolExecutor(len(numbers)) as pool:
             facts = tuple(pool.map(lambda number: self._load(number, version), numbers))
-        self._version = version
         return RayParts(self._couriers, version, facts)
 
     def report_to(self, events: ShardEvents) -> None:
@@ -123,22 +123,22 @@ class RayShards:
 
     def missing(self) -> list[int]:
         """Return the shards that do not answer."""
-        asked = [
-            courier.ask(self._version, Ping(), seconds=_PING_SECONDS) for courier in self._couriers
-        ]
-        end = time.monotonic() + _PING_SECONDS
-        found = []
-        for number, (courier, future) in enumerate(zip(self._couriers, asked, strict=True)):
-            try:
-                courier.answer(future, seconds=end - time.monotonic())
-            except PhpqError:
-                found.append(number)
-        return found
+        numbers = range(len(self._methods))
+        with ThreadPoolExecutor(len(numbers)) as pool:
+            there = pool.map(self._is_there, numbers)
+            return [number for number, found in zip(numbers, there, strict=True) if not found]
 
     def close(self) -> None:
         """Stop asking."""
         for courier in self._couriers:
             courier.close()
+
+    def _is_there(self, number: int) -> bool:
+        try:
+            self._call(number, "ping", (), _PING_SECONDS)
+        except UnavailableError:
+            return False
+        return True
 
     def _send(
         self, number: int, version: int, requests: Sequence[Request[Any]], seconds: float

@@ -66,12 +66,9 @@ class Courier:
         for thread in self._threads:
             thread.start()
 
-    def ask(
-        self, version: int, request: Request[Any], *, seconds: float | None = None
-    ) -> Future[Any]:
+    def ask(self, version: int, request: Request[Any]) -> Future[Any]:
         """Send a request on its way; `answer` waits for it."""
-        limit = self._seconds if seconds is None else seconds
-        job = _Job(version, request, time.monotonic() + limit)
+        job = _Job(version, request, time.monotonic() + self._seconds)
         with self._changed:
             if self._closed:
                 raise busy(_CLOSING)
@@ -79,20 +76,26 @@ class Courier:
             self._changed.notify()
         return job.future
 
-    def answer(self, future: Future[Any], *, seconds: float | None = None) -> Any:
+    def answer(self, future: Future[Any]) -> Any:
         """Wait for an answer.
 
         Raises:
             Refused: With 503, if there is none in time.
             PhpqError: What the shard itself had to say against the request.
         """
-        limit = self._seconds if seconds is None else seconds
         try:
-            # The lane notices first; this is for requests that no lane got to.
-            found = future.result(limit + 1.0)
+            found = future.result(self._seconds)
         except TimeoutError as error:
             future.cancel()
-            raise self._give_up() from error
+            self._events.shard_failed(self._shard)
+            raise Refused(
+                503,
+                "BusyError",
+                f"Shard {self._shard} of the gallery did not answer within {self._seconds:g} "
+                "seconds. If its process died, it is being started again; try again in a few "
+                "seconds.",
+                retry_after=5,
+            ) from error
         if isinstance(found, Failure):
             raise found.error()
         return found
@@ -137,11 +140,12 @@ class Courier:
             now = time.monotonic()
             for job in batch:
                 if job.deadline <= now:
-                    job.future.set_exception(self._give_up())
+                    job.future.set_exception(TimeoutError())
             batch = [job for job in batch if job.deadline > now]
             if not batch:
                 return
-            seconds = min(job.deadline for job in batch) - now
+            # The last of them: whoever waits for an earlier one gives up by itself.
+            seconds = max(job.deadline for job in batch) - now
             try:
                 answers = self._send(batch[0].version, [job.request for job in batch], seconds)
             except UnavailableError:
@@ -154,13 +158,3 @@ class Courier:
             for job, found in zip(batch, answers, strict=True):
                 job.future.set_result(found)
             return
-
-    def _give_up(self) -> Refused:
-        self._events.shard_failed(self._shard)
-        return Refused(
-            503,
-            "BusyError",
-            f"Shard {self._shard} of the gallery did not answer within {self._seconds:g} seconds. "
-            "If its process died, it is being started again; try again in a few seconds.",
-            retry_after=5,
-        )

@@ -67,6 +67,10 @@ class ShardReplica:
         """Wait for a version; the answer is its facts."""
         return await self._run(self._loads, lambda: [Describe().run(self._host.load(version))])
 
+    async def ping(self) -> Reply:
+        """Say that the replica is there, however much it has to do."""
+        return Reply(self._name, [])
+
     async def _run(self, pool: ThreadPoolExecutor, work: Callable[[], list[Any] | None]) -> Reply:
         try:
             answers = await asyncio.get_running_loop().run_in_executor(pool, work)

@@ -83,15 +83,6 @@ class Describe:
         return shard.facts
 
 
-@dataclass(frozen=True, slots=True)
-class Ping:
-    """Asks whether the shard is there."""
-
-    def run(self, shard: Shard) -> int:
-        """Return the number of its rows."""
-        return len(shard)
-
-
 @dataclass(frozen=True, slots=True, eq=False)
 class Search:
     """Asks for the best rows.
