@@ -184,10 +184,12 @@ def replicas() -> dict[int, int]:
     found = {}
     for process in Path("/proc").glob("[0-9]*"):
         try:
-            name = (process / "cmdline").read_text("utf-8", errors="replace").rstrip("\0")
-            if name.startswith("ray::ServeReplica:phpq-") and descends(int(process.name)):
-                found[int(process.name)] = int(name.rpartition("shard-")[2])
-        except (OSError, ValueError):
+            name = (process / "cmdline").read_text("utf-8", errors="replace")
+            # A replica that is at work adds what it does to its name.
+            match = re.match(r"ray::ServeReplica:phpq-.*:shard-(\d+)", name)
+            if match and descends(int(process.name)):
+                found[int(process.name)] = int(match[1])
+        except OSError:
             continue
     return found
 
@@ -252,7 +254,7 @@ def kill_one(
                 events.append((sent, time.monotonic(), kind))
                 number += 8
 
-    clients = [threading.Thread(target=run, args=(place,)) for place in range(8)]
+    clients = [threading.Thread(target=run, args=(place,), daemon=True) for place in range(8)]
     for client in clients:
         client.start()
     time.sleep(seconds)
@@ -334,6 +336,7 @@ class Bench:
             address, self.paths, self.right, seconds=min(5.0, self.options.seconds), most=60.0
         )
         self.kills.append(Killed(self.kind, shards, copies, **seen))
+        say(str(self.kills[-1]))
 
     def _measure(
         self,
@@ -370,6 +373,7 @@ class Bench:
                     shard_mb=sum(map(memory_mb, shards)) / max(1, len(shards)),
                 )
             )
+            say(str(self.speeds[-1]))
 
     @contextmanager
     def _served(self, name: str, *flags: str) -> Iterator[tuple[str, int, float]]:

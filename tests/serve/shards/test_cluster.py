@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import threading
 import time
@@ -66,8 +67,9 @@ def replica_of(shard: int) -> int:
             parent = int((process / "stat").read_text("utf-8").rpartition(")")[2].split()[1])
         except OSError:
             continue
-        # Only one of our own cluster: its raylet is a child of this process.
-        if name.startswith("ray::ServeReplica") and name.rstrip("\0").endswith(f"shard-{shard}"):
+        # A replica at work adds what it does to its name. Only one of our own cluster: its raylet
+        # is a child of this process.
+        if re.match(rf"ray::ServeReplica:.*:shard-{shard}\b", name):
             grandparent = Path(f"/proc/{parent}/stat").read_text("utf-8")
             if int(grandparent.rpartition(")")[2].split()[1]) == os.getpid():
                 return int(process.name)
