@@ -11,8 +11,8 @@ is not. Then the process of a shard is killed while clients compare every answer
 Exit code 1 if an answer differs, or an error falls outside the window that follows the kill.
 
 Codes are learned-like (see `learned_codes.py`; hardly any work), or uniform at random (every row is
-looked at; the work of a search is largest). All processes share the cores of one machine: shards
-cannot add throughput here, what is seen is what they cost.
+looked at; the work of a search is largest). All processes share the cores of one machine: what is
+seen is mostly what shards cost, not what more machines would give.
 """
 
 from __future__ import annotations
