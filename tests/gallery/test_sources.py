@@ -4,12 +4,15 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import fsspec
+import lance
 import pyarrow as pa
 import pytest
 from PIL import Image
 from pyarrow import parquet
 
 from phpq.errors import DataError, FormatError
+from phpq.gallery.origins import TableCell
 from phpq.gallery.sources import count_items, first_item, read_items
 from picture_files import plain_images, write_image
 from tiny_runs import tiny_birds
@@ -130,6 +133,53 @@ def test_paths_rows_sets_and_names(tmp_path: Path) -> None:
     assert next(iter(read_items("plumage:species=2,images=4"))).label is not None
     (single,) = read_items(write_image(tmp_path / "one.png", COLOUR))
     assert single.id == (tmp_path / "one.png").as_posix()
+
+
+def test_a_folder_elsewhere_is_as_one_here(tmp_path: Path) -> None:
+    for name in ("train/b/10.png", "train/b/2.png", "test/a/x.png", "loose.png"):
+        write_image(tmp_path / "birds" / name, COLOUR)
+    here = [(item.id, item.label) for item in read_items(tmp_path / "birds")]
+    uri = f"file://{tmp_path}/birds/"
+    there = list(read_items(uri))
+    assert [(item.id, item.label) for item in there] == here
+    assert there[0].uri == f"{uri}loose.png"
+    assert count_items(uri) is None
+    (one,) = read_items(f"{uri}loose.png")
+    assert (one.id, one.uri) == (f"{uri}loose.png", f"{uri}loose.png")
+    fsspec.filesystem("memory").mkdir("/nothing-here")
+    with pytest.raises(DataError, match="No images in 'memory://nothing-here"):
+        list(read_items("memory://nothing-here"))
+
+
+def test_tables_and_lists_of_uris(tmp_path: Path) -> None:
+    folder = f"file://{tmp_path}"
+    table = write_table(tmp_path, f"uri,id,year\n{folder}/a.png,,1\nsub/b.png,y,2\n")
+    (tmp_path / "l.txt").write_text(f"{folder}/a.png\nsub/b.png\n")
+    wanted = [(f"{folder}/a.png", f"{folder}/a.png"), ("y", str(tmp_path / "sub/b.png"))]
+    assert [(item.id, item.uri) for item in read_items(table)] == wanted
+    assert [item.uri for item in read_items(tmp_path / "l.txt")] == [uri for _, uri in wanted]
+    # Of a table elsewhere, paths are relative to its place.
+    items = list(read_items(f"{folder}/t.csv"))
+    assert [item.uri for item in items] == [f"{folder}/a.png", f"{folder}/sub/b.png"]
+    assert items[1].metadata == {"year": 2}
+    rows: list[Any] = ["s3://b/x.png", {"path": "s3://b/y.png", "year": 3}]
+    assert [item.uri for item in read_items(rows)] == ["s3://b/x.png", "s3://b/y.png"]
+
+
+def test_images_inside_tables(tmp_path: Path) -> None:
+    content = write_image(tmp_path / "x.png", COLOUR).read_bytes()
+    data = pa.table({"image": [content, content], "label": ["wren", None], "year": [1, 2]})
+    parquet.write_table(data, tmp_path / "t.parquet")
+    lance.write_dataset(data.append_column("id", pa.array(["p", "q"])), tmp_path / "t.lance")
+    first, second = read_items(tmp_path / "t.parquet")
+    assert (first.id, first.label, first.uri) == ("t.parquet#0", "wren", None)
+    assert (second.id, second.label, second.metadata) == ("t.parquet#1", None, {"year": 2})
+    for item in (first, second, *read_items(tmp_path / "t.lance")):
+        assert isinstance(item.image, TableCell)
+        assert item.image.read() == content
+    assert [item.id for item in read_items(tmp_path / "t.lance")] == ["p", "q"]
+    (held,) = read_items([{"id": "z", "image": content}])
+    assert held.image == content
 
 
 def test_rows_are_taken_as_they_come() -> None:

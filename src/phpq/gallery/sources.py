@@ -1,33 +1,27 @@
-"""What can be put into a gallery: a folder, a table, files, rows or a data set in, items out.
+"""What can be put into a gallery: a folder, a table, a list, rows or a data set in, items out.
 
 Items are yielded one at a time: a folder of a million images takes no more memory than one of ten.
 """
 
 from __future__ import annotations
 
-import csv
 import os
-import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from pathlib import Path
+from dataclasses import dataclass, field
+from pathlib import Path, PurePosixPath
 from typing import Any
-
-from PIL import Image
 
 from phpq.data import Dataset, LabelledImages, open_dataset
 from phpq.data.decode import IMAGE_EXTENSIONS
 from phpq.data.folder import TEST_FOLDERS, natural_key
-from phpq.data.table import DELIMITERS, TABLE_EXTENSIONS
-from phpq.errors import DataError, FormatError
+from phpq.errors import DataError
+from phpq.gallery.origins import Origin, RemoteFile, TableCell, origin_at, uri_of
+from phpq.gallery.places import HIDDEN, Place, beside, folders_in, is_uri, suffix_of, walk_uri
 from phpq.gallery.records import column_name
+from phpq.gallery.tables import FIXED, count_rows, is_table, table_rows
 
 Source = str | Path | Dataset | LabelledImages | Iterable[str | Path | Mapping[str, Any]]
 _PREFIXES = ("plumage", "cub200", "dogs120", "folder:", "table:")
-# 007 is a name, not a number: it would not come back as it was written.
-_INTEGER = re.compile(r"-?(0|[1-9]\d{0,17})")
-_NUMBER = re.compile(r"-?(0|[1-9]\d*)(\.\d+)?([eE][+-]?\d+)?")
-_BLOCK = 1024  # rows of a Parquet file held at once
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -36,20 +30,20 @@ class Item:
 
     Attributes:
         id: Its name in the gallery.
-        image: Its file, or an opened image.
+        image: Where its bytes come from: a file, a URI, a cell, or memory.
         label: Its class, if it has one.
         metadata: With clean column names.
     """
 
     id: str
-    image: Path | Image.Image
+    image: Origin
     label: str | None = None
     metadata: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def uri(self) -> str | None:
         """Where its file is."""
-        return str(self.image.absolute()) if isinstance(self.image, Path) else None
+        return uri_of(self.image)
 
 
 def read_items(source: Source, *, home: Path | None = None) -> Iterator[Item]:
@@ -57,9 +51,11 @@ def read_items(source: Source, *, home: Path | None = None) -> Iterator[Item]:
 
     Args:
         source: A folder (ids are paths relative to it, labels the names of its sub-folders); a
-            .csv, .tsv or .parquet file with a column `path` and optionally `id` and `label`, all
-            others are metadata; one image file; what `open_dataset` takes by name; a data set;
-            paths; or mappings with `path` or `image`, `id`, `label` and metadata.
+            .csv, .tsv or .parquet file or a .lance dataset with a column `path` (or `uri`), or with
+            `image` (the bytes of image files; not in text tables), and optionally `id` and `label`,
+            all others are metadata; a .txt file with a path or a URI a line; one image file; all of
+            these also by URI, as in s3://bucket/birds/; what `open_dataset` takes by name; a data
+            set; paths and URIs; or mappings with `path` or `image`, `id`, `label` and metadata.
         home: Where downloads are kept.
 
     Raises:
@@ -90,28 +86,44 @@ def count_items(source: Source) -> int | None:
     if isinstance(source, Dataset):
         return len(source.train) + len(source.test)
     if isinstance(source, str | Path):
-        path = Path(source).expanduser()
-        if path.is_dir():
-            return sum(1 for _ in _walk(path))
-        return _table_rows(path) if path.suffix.lower() in TABLE_EXTENSIONS else None
+        place = source if is_uri(source) else Path(source).expanduser()
+        if is_table(place):
+            return count_rows(place)
+        # A folder elsewhere is not listed twice.
+        local = isinstance(place, Path) and place.is_dir()
+        return sum(1 for _ in _walk(Path(place))) if local else None
     return len(source) if isinstance(source, Sequence | LabelledImages) else None
 
 
 def _named(source: str | Path, home: Path | None) -> Iterator[Item]:
+    if isinstance(source, str) and is_uri(source):
+        yield from _elsewhere(source)
+        return
     path = Path(source).expanduser()
     if isinstance(source, str) and source.startswith(_PREFIXES) and not path.exists():
         yield from read_items(open_dataset(source, home=home))
-    elif path.is_dir():
-        yield from _folder(path)
     elif not path.exists():
         raise DataError(
             f"There is no file or folder {str(source)!r}. Give a folder of images, a CSV, TSV or "
-            "Parquet table with a column `path`, an image, or cub200, dogs120 or plumage."
+            "Parquet table or a Lance dataset with a column `path`, a .txt list, an image, a URI "
+            "such as s3://bucket/birds/, or cub200, dogs120 or plumage."
         )
-    elif path.suffix.lower() in TABLE_EXTENSIONS:
+    elif is_table(path):
         yield from _table(path)
+    elif path.is_dir():
+        yield from _folder(path)
     else:
         yield Item(Path(source).as_posix(), path)
+
+
+def _elsewhere(uri: str) -> Iterator[Item]:
+    if is_table(uri):
+        yield from _table(uri)
+    elif suffix_of(uri) in IMAGE_EXTENSIONS and not uri.endswith("/"):
+        yield Item(uri, RemoteFile(uri))
+    else:
+        files = ((name, RemoteFile(file)) for name, file in walk_uri(uri, IMAGE_EXTENSIONS))
+        yield from _items(files, folders_in(uri), uri)
 
 
 def _labelled(images: LabelledImages) -> Iterator[Item]:
@@ -122,19 +134,25 @@ def _labelled(images: LabelledImages) -> Iterator[Item]:
 
 def _folder(root: Path) -> Iterator[Item]:
     children = {child.name.casefold() for child in root.iterdir() if child.is_dir()}
+    return _items(
+        ((file.relative_to(root).as_posix(), file) for file in _walk(root)), children, str(root)
+    )
+
+
+def _items(files: Iterator[tuple[str, Origin]], children: set[str], root: str) -> Iterator[Item]:
+    """Label the files of a folder, named relative to it, by its sub-folders, the `children`."""
     split = "train" in children and bool(children & set(TEST_FOLDERS))
     splits = {"train", *TEST_FOLDERS} if split else set()
     empty = True
-    for file in _walk(root):
+    for name, origin in files:
         empty = False
-        folders = file.relative_to(root).parts[:-1]
+        folders = PurePosixPath(name).parts[:-1]
         if folders and folders[0].casefold() in splits:
             folders = folders[1:]
-        label = folders[0] if folders else None
-        yield Item(file.relative_to(root).as_posix(), file, label)
+        yield Item(name, origin, folders[0] if folders else None)
     if empty:
         known = " ".join(sorted(IMAGE_EXTENSIONS))
-        raise DataError(f"No images in {str(root)!r} or below. Known types: {known}.")
+        raise DataError(f"No images in {root!r} or below. Known types: {known}.")
 
 
 def _walk(root: Path) -> Iterator[Path]:
@@ -146,10 +164,9 @@ def _walk(root: Path) -> Iterator[Path]:
             folders.clear()
             continue
         seen.add((status.st_dev, status.st_ino))
-        hidden = (".", "__MACOSX")
         # A gallery inside the folder that is indexed holds no images of its own.
         folders[:] = sorted(
-            (f for f in folders if not f.startswith(hidden) and not f.endswith(".lance")),
+            (f for f in folders if not f.startswith(HIDDEN) and not f.endswith(".lance")),
             key=natural_key,
         )
         for name in sorted(files, key=natural_key):
@@ -157,103 +174,52 @@ def _walk(root: Path) -> Iterator[Path]:
                 yield Path(parent) / name
 
 
-def _table(path: Path) -> Iterator[Item]:
-    rows = _parquet_rows(path) if path.suffix.lower() == ".parquet" else _text_rows(path)
-    for number, row in enumerate(rows, start=1):
-        if not row.get("path"):
+def _table(place: Place) -> Iterator[Item]:
+    for number, row in enumerate(table_rows(place)):
+        cell = row.get("image")
+        named = row.get("path") or row.get("uri")
+        if not named and not isinstance(cell, TableCell):
             seen = ", ".join(row) or "none"
             raise DataError(
-                f"{str(path)!r} has no path in row {number}. Its columns: {seen}. Needed: path; "
-                "optional: id, label; all others are metadata."
+                f"{str(place)!r} has no path in row {number + 1}. Its columns: {seen}. Needed: "
+                "path (or uri), or image with the bytes of image files; optional: id, label; all "
+                "others are metadata."
             )
-        item = _entry(row)
-        file = path.parent / str(row["path"])
-        yield replace(item, image=file, id=item.id if row.get("id") else _posix(row["path"]))
+        # Rows of bytes without a name are known by their place in the table.
+        name = row.get("id") or named or f"{PurePosixPath(str(place)).name}#{number}"
+        image = cell if isinstance(cell, TableCell) else origin_at(beside(place, str(named)))
+        yield _entry({**row, "id": name, "image": image})
 
 
 def _entry(entry: str | Path | Mapping[str, Any]) -> Item:
-    """Make an item of a path or a mapping."""
+    """Make an item of a path, a URI or a mapping."""
     if isinstance(entry, str | Path):
-        return Item(_posix(entry), Path(entry).expanduser())
+        return Item(_posix(entry), _expanded(entry))
     if not isinstance(entry, Mapping):
         raise DataError(
             f"{entry!r} is not an image to add. Give paths, or mappings with the keys path (or "
             "image), id, label and metadata."
         )
     values = {name.strip(): value for name, value in entry.items()}
-    fixed = {name.lower(): values.pop(name) for name in list(values) if name.lower() in _FIXED}
-    image = fixed.get("image")
-    if image is None and fixed.get("path"):
-        image = Path(str(fixed["path"])).expanduser()
-    name = fixed.get("id") or fixed.get("path")
-    if not isinstance(image, Path | Image.Image) or not name:
+    fixed = {name.lower(): values.pop(name) for name in list(values) if name.lower() in FIXED}
+    image, named = fixed.get("image"), fixed.get("path") or fixed.get("uri")
+    if image is None and named:
+        image = _expanded(named)
+    name = fixed.get("id") or named
+    if not isinstance(image, Origin) or not name:
         raise DataError(
-            f"A row has the keys {', '.join(entry)}; it needs path, or image (a PIL image) and id."
+            f"A row has the keys {', '.join(entry)}; it needs path, or image (a PIL image or the "
+            "bytes of a file) and id."
         )
     label = fixed.get("label")
     metadata = {column_name(key): value for key, value in values.items()}
     return Item(_posix(name), image, None if label in (None, "") else str(label), metadata)
 
 
-_FIXED = ("path", "image", "id", "label")
+def _expanded(named: object) -> Path | RemoteFile:
+    text = str(named)
+    return RemoteFile(text) if is_uri(text) else Path(text).expanduser()
 
 
 def _posix(name: object) -> str:
     return name.as_posix() if isinstance(name, Path) else str(name)
-
-
-def _text_rows(path: Path) -> Iterator[dict[str, Any]]:
-    """Read a CSV or TSV file twice: for the type of each column, then for its rows."""
-    kinds: dict[str, type] = {}
-    for row in _lines(path):
-        for name, text in row.items():
-            if text and name.lower() not in _FIXED:
-                kinds[name] = _widest(kinds.get(name, int), text)
-    for row in _lines(path):
-        yield {
-            name: text if name.lower() in _FIXED else kinds[name](text) if text else None
-            for name, text in row.items()
-        }
-
-
-def _lines(path: Path) -> Iterator[dict[str, str]]:
-    try:
-        with path.open(encoding="utf-8-sig", newline="") as stream:
-            lines = csv.reader(stream, delimiter=DELIMITERS[path.suffix.lower()], strict=True)
-            header = [name.strip() for name in next(lines, [])]
-            header = [name.lower() if name.lower() in _FIXED else name for name in header]
-            for line in filter(None, lines):
-                if len(line) != len(header):
-                    raise FormatError(
-                        f"Line {lines.line_num} of {str(path)!r} has {len(line)} fields, the "
-                        f"header {len(header)}. Quote a field that holds the delimiter."
-                    )
-                yield {name: text.strip() for name, text in zip(header, line, strict=True)}
-    except (csv.Error, UnicodeDecodeError) as error:
-        raise FormatError(f"{str(path)!r} is not a valid table in UTF-8: {error}.") from error
-
-
-def _widest(kind: type, text: str) -> type:
-    """Return int, float or str: the narrowest of them that holds `text` and what came before."""
-    if kind is int and _INTEGER.fullmatch(text):
-        return int
-    return float if kind is not str and _NUMBER.fullmatch(text) else str
-
-
-def _parquet_rows(path: Path) -> Iterator[dict[str, Any]]:
-    import pyarrow as pa
-    from pyarrow import parquet
-
-    try:
-        with path.open("rb") as stream:
-            for batch in parquet.ParquetFile(stream).iter_batches(batch_size=_BLOCK):
-                names = [n.lower() if n.lower() in _FIXED else n for n in batch.schema.names]
-                yield from batch.rename_columns(names).to_pylist()
-    except (pa.ArrowException, OSError) as error:
-        raise FormatError(f"{str(path)!r} is not a valid Parquet file: {error}.") from error
-
-
-def _table_rows(path: Path) -> int | None:
-    if path.suffix.lower() == ".parquet" or not path.is_file():
-        return None
-    return sum(1 for _ in _lines(path))

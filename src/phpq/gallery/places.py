@@ -1,0 +1,165 @@
+"""Files here or elsewhere: a path or a URI in, its bytes, its folder or its neighbours out.
+
+URIs go through fsspec; the package of a protocol (s3fs, gcsfs, adlfs) is the user's to install.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Iterator
+from pathlib import Path, PurePosixPath
+from typing import IO, Any
+
+from phpq.data.folder import natural_key
+from phpq.errors import ConfigError, DataError, PhpqError
+
+Place = Path | str  # a path, or a URI
+HIDDEN = (".", "__MACOSX")
+_URI = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+://")
+_ATTEMPTS = 3  # at a file elsewhere: networks fail for moments
+_PAUSE = 0.5  # seconds before the second attempt, twice that before the third
+
+
+def is_uri(text: object) -> bool:
+    """Say whether a text names a file elsewhere, as in s3://bucket/birds/1.jpg."""
+    return isinstance(text, str) and _URI.match(text) is not None
+
+
+def suffix_of(place: Place) -> str:
+    """Return the extension in lower case, as in ".csv"; a slash at the end does not count."""
+    return PurePosixPath(str(place).rstrip("/")).suffix.lower()
+
+
+def beside(place: Place, name: str) -> Place:
+    """Return where a name leads that is written in the file at `place`."""
+    if is_uri(name):
+        return name
+    if isinstance(place, Path):
+        return place.parent / name
+    return name if name.startswith("/") else f"{place.rpartition('/')[0]}/{name}"
+
+
+def exists(place: str) -> bool:
+    """Say whether there is a file; False where that cannot be known."""
+    if not is_uri(place):
+        return Path(place).is_file()
+    try:
+        files, path = filesystem(place)
+        return bool(files.isfile(path))
+    except Exception:  # each protocol has errors of its own
+        return False
+
+
+def open_place(place: Place) -> IO[bytes]:
+    """Open a file for reading.
+
+    Raises:
+        DataError: If it cannot be opened.
+    """
+    try:
+        if isinstance(place, Path):
+            return place.open("rb")
+        files, path = filesystem(place)
+        stream: IO[bytes] = files.open(path, "rb")
+    except PhpqError:
+        raise
+    except Exception as error:
+        raise DataError(f"{str(place)!r} cannot be opened: {_why(error)}.") from error
+    return stream
+
+
+def read_uri(uri: str) -> bytes:
+    """Return the content of a file elsewhere; a failure that may pass is met with patience.
+
+    Raises:
+        OSError: If it cannot be read.
+        ConfigError: If the protocol is unknown, or its package not installed.
+    """
+    files, path = filesystem(uri)
+    for attempt in range(1, _ATTEMPTS + 1):
+        try:
+            content: bytes = files.cat_file(path)
+            return content
+        except (FileNotFoundError, IsADirectoryError, PermissionError):
+            raise
+        except Exception as error:
+            if attempt == _ATTEMPTS:
+                raise OSError(_why(error)) from error
+            time.sleep(attempt * _PAUSE)
+    raise AssertionError("unreachable")
+
+
+def walk_uri(root: str, extensions: frozenset[str]) -> Iterator[tuple[str, str]]:
+    """Yield files elsewhere, a folder at a time, in natural order; hidden ones are left out.
+
+    Args:
+        root: The URI of a folder.
+        extensions: Of the files that are wanted, in lower case.
+
+    Yields:
+        The path relative to the folder, and the URI.
+    """
+    files, top = filesystem(root)
+    top = top.rstrip("/")
+    waiting = [top]
+    while waiting:
+        folder = waiting.pop()
+        entries = [
+            (name, kind)
+            for name, kind in _listed(files, folder, root)
+            if not PurePosixPath(name).name.startswith(HIDDEN)
+        ]
+        for name, kind in entries:
+            if kind == "file" and suffix_of(name) in extensions:
+                yield name[len(top) :].lstrip("/"), files.unstrip_protocol(name)
+        folders = [name for name, kind in entries if kind == "directory"]
+        waiting += [name for name in reversed(folders) if not name.endswith(".lance")]
+
+
+def _listed(files: Any, folder: str, root: str) -> list[tuple[str, str]]:
+    """Return paths and types of what is in a folder, in natural order."""
+    try:
+        entries = files.ls(folder or "/", detail=True)
+    except Exception as error:
+        raise DataError(f"The folder {root!r} cannot be listed: {_why(error)}.") from error
+    found = [(entry["name"].rstrip("/"), str(entry["type"])) for entry in entries]
+    # Object stores list a marker of the folder itself.
+    inside = [(name, kind) for name, kind in found if name.strip("/") != folder.strip("/")]
+    return sorted(inside, key=lambda entry: natural_key(PurePosixPath(entry[0]).name))
+
+
+def folders_in(root: str) -> set[str]:
+    """Return the names of the folders in a folder elsewhere, in lower case."""
+    files, top = filesystem(root)
+    entries = _listed(files, top.rstrip("/"), root)
+    return {PurePosixPath(name).name.casefold() for name, kind in entries if kind == "directory"}
+
+
+def filesystem(uri: str) -> tuple[Any, str]:
+    """Return fsspec's file system of a URI, and the path in it.
+
+    Raises:
+        ConfigError: If the protocol is unknown, or its package is not installed.
+    """
+    from fsspec.core import url_to_fs
+
+    protocol = uri.partition("://")[0]
+    try:
+        files, path = url_to_fs(uri)
+    except ImportError as error:
+        raise ConfigError(
+            f"{uri!r} needs a package that is not installed: {_why(error)}. Install the one for "
+            f"{protocol}:// on every machine that reads images, and run this again."
+        ) from error
+    except ValueError as error:
+        raise ConfigError(
+            f"{uri!r} cannot be read: {_why(error)}. Use what fsspec knows: file://, s3://, gs://, "
+            "abfs://, https:// and the like."
+        ) from error
+    return files, str(path)
+
+
+def _why(error: Exception) -> str:
+    text = str(error).strip().rstrip(".")
+    return text.splitlines()[0] if text else type(error).__name__
