@@ -120,9 +120,9 @@ def _bulk_add(store: GalleryStore, change: Change, committed: Callable[[int], No
     live = LiveCodes(store, FakeEncoder.codebooks)
     put, done = live.put, 0
 
-    def put_and_tell(records: Any) -> Any:
+    def put_and_tell(records: Any, **settings: Any) -> Any:
         nonlocal done
-        written = put(records)
+        written = put(records, **settings)
         done += len(records)
         committed(done)
         return written

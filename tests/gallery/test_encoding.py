@@ -4,12 +4,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
-import pytest
+from numpy.typing import NDArray
 from PIL import Image
 
 from made_up_galleries import FakeEncoder
-from phpq.errors import BadImageError
-from phpq.gallery.encoding import Encoded, content_hash, encode_items
+from phpq.codes import FloatArray
+from phpq.gallery.encoding import Encoded, encode_items
+from phpq.gallery.origins import Origin, RemoteFile, content_hash
 from phpq.gallery.records import Record
 from phpq.gallery.sources import Item
 from picture_files import write_image
@@ -86,6 +87,32 @@ def test_known_content_is_not_encoded_again() -> None:
     assert fourth.record.code.tolist() == stored["4"].code.tolist()
 
 
+def test_batches_are_stretches_of_the_source_whatever_is_stored(tmp_path: Path) -> None:
+    class Watched(FakeEncoder):
+        def embed_pixels(self, pixels: NDArray[np.uint8]) -> FloatArray:
+            sizes.append(len(pixels))
+            return super().embed_pixels(pixels)
+
+    items = [colour_item(number) for number in range(18)]
+    items[5] = Item("5", tmp_path / "none.png")
+    whole = encode(items)
+    known = {e.record.id: e.record for e in whole[:9] if e.record}  # all but 5; the third batch cut
+    for stored, wanted in (({}, [4, 3, 4, 4, 2]), (known, [3, 4, 2])):
+        sizes: list[int] = []
+        encode(items, stored, Watched())
+        assert sizes == wanted
+
+
+def test_images_from_everywhere_have_the_same_codes(tmp_path: Path) -> None:
+    file = write_image(tmp_path / "x.png", (10, 70, 140))
+    origins: list[Origin] = [file, RemoteFile(f"file://{file}"), file.read_bytes()]
+    done = encode([Item(str(n), origin) for n, origin in enumerate(origins)])
+    records = [e.record for e in done if e.record]
+    assert [record.code.tolist() for record in records] == [[0, 1, 2]] * 3
+    assert len({record.sha256 for record in records}) == 1
+    assert [record.uri for record in records] == [str(file), f"file://{file}", None]
+
+
 def test_items_are_read_only_a_little_ahead() -> None:
     taken = 0
 
@@ -99,8 +126,3 @@ def test_items_are_read_only_a_little_ahead() -> None:
     assert len(next(batches)) == 4
     batches.close()
     assert taken <= 4096  # one look-up of ids
-
-
-def test_a_file_that_cannot_be_read(tmp_path: Path) -> None:
-    with pytest.raises(BadImageError, match=r"Is a directory|Permission"):
-        content_hash(tmp_path)

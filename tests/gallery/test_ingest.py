@@ -101,12 +101,12 @@ def test_commits_are_many_and_files_few(tmp_path: Path, monkeypatch: pytest.Monk
     store = make_store(tmp_path / "g")
     before = store.version
     add(store, pictures(30))
-    assert store.version - before >= 10
+    assert store.version - before >= 8  # a batch is 4 images
     assert len(store.dataset.get_fragments()) == 1
     monkeypatch.setattr(ingest, "COMMIT_SECONDS", 0.0)
     before = store.version
-    add(store, pictures(4, first=100))
-    assert store.version - before >= 4
+    add(store, pictures(8, first=100))
+    assert store.version - before >= 2
 
 
 def test_an_id_that_comes_twice_holds_the_last(tmp_path: Path) -> None:
@@ -116,6 +116,43 @@ def test_an_id_that_comes_twice_holds_the_last(tmp_path: Path) -> None:
     assert (report.added, report.replaced) == (2, 1)
     assert store.find(["1"])["1"].code.tolist() == [3, 0, 0]
     assert store.count("year = 2024") == 2
+
+
+def named(name: str, red: int) -> dict[str, Any]:
+    return {"id": name, "image": Image.new("RGB", (2, 2), (red, 0, 0))}
+
+
+@pytest.mark.parametrize("every", [1, 4, 1000])
+def test_the_last_of_an_id_holds_however_often_is_committed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, every: int
+) -> None:
+    monkeypatch.setattr(ingest, "COMMIT_IMAGES", every)
+    monkeypatch.setattr("phpq.gallery.encoding._WINDOW", 4)
+    store = make_store(tmp_path / "g")
+    add(store, [named("a", 0), named("b", 0)])
+    # "a" changes and comes back; "b" stays, changes, and is said again; "c" comes twice.
+    rows = [named("a", 70), named("b", 0), named("c", 70), *pictures(5), named("a", 0)]
+    rows += [named("b", 140), *pictures(5, first=5), named("b", 140), named("c", 200)]
+    report = add(store, rows)
+    assert (report.added, report.replaced, report.unchanged) == (11, 5, 1)
+    found = store.find(["a", "b", "c"])
+    assert [found[name].code[0] for name in "abc"] == [0, 2, 3]
+    ids = [name for table in store.batches() for name in table["id"].to_pylist()]
+    assert ids == ["0", "1", "2", "3", "4", "a", "5", "6", "7", "8", "9", "b", "c"]
+
+
+def test_a_version_that_another_process_removed(tmp_path: Path) -> None:
+    store = make_store(tmp_path / "g")
+    add(store, pictures(6))
+    add(store, pictures(2, first=6))
+    others = GalleryStore.open(store.folder)
+
+    def rows() -> Iterator[dict[str, Any]]:
+        others.compact()
+        yield from pictures(12)
+
+    report = add(store, rows())
+    assert (report.added, report.unchanged) == (4, 8)
 
 
 def test_memory_does_not_follow_the_number_of_images(

@@ -1,11 +1,12 @@
 """Items in, records with codes out: files are hashed and decoded in threads while the model works.
 
-A file whose content is in the gallery already is read, but neither decoded nor encoded again.
+A file whose content is in the gallery already is read, but neither decoded nor encoded again. A
+batch is a stretch of the source, whatever is stored: a run that goes on where another stopped gives
+the model the same batches, and so the same bits (rounding hangs on how many it sees at once).
 """
 
 from __future__ import annotations
 
-import hashlib
 import os
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
@@ -17,18 +18,20 @@ from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
-from PIL import Image
 
 from phpq.codes import Codebooks, FloatArray
 from phpq.config import DataConfig
 from phpq.data import SkippedImage, decode_square
 from phpq.errors import BadImageError
+from phpq.gallery.origins import RemoteFile, TableCell, content_hash, origin_at
 from phpq.gallery.records import Record
 from phpq.gallery.sources import Item
 
 if TYPE_CHECKING:
     from phpq.model import Model
 
+Find = Callable[[Sequence[str]], Mapping[str, Record]]  # the stored ones of some ids
+Known = tuple[Item, Record | None]  # an image, and what the gallery holds under its id
 _WINDOW = 4096  # ids looked up at once
 
 
@@ -89,7 +92,7 @@ class ModelEncoder:
         if record.uri is None:
             return None
         try:
-            sha256, content = content_hash(Path(record.uri))
+            sha256, content = content_hash(origin_at(record.uri))
             if sha256 != record.sha256:
                 return None
             embedding = self.embed_pixels(decode_square(content, self.data)[None])
@@ -129,7 +132,7 @@ class _Read:
 
 def encode_items(
     items: Iterable[Item],
-    find: Callable[[Sequence[str]], Mapping[str, Record]],
+    find: Find,
     encoder: Encoder,
     *,
     keep_embeddings: bool = False,
@@ -145,57 +148,43 @@ def encode_items(
         workers: Threads that read and decode; 0 is one a core.
 
     Yields:
-        What became of a batch of new images, and of the known ones between them.
+        What became of each batch: `encoder.batch_size` images that follow each other in `items`.
     """
-    batch: list[_Read] = []
-    fresh = 0
-    for read in _read_ahead(items, find, encoder.data, encoder.batch_size, workers=workers):
-        batch.append(read)
-        fresh += read.square is not None
-        if fresh == encoder.batch_size or len(batch) == _WINDOW:
-            yield _finish(batch, encoder, keep_embeddings)
-            batch, fresh = [], 0
-    if batch:
-        yield _finish(batch, encoder, keep_embeddings)
+    known = look_up(items, find)
+    return encode_known(known, encoder, keep_embeddings=keep_embeddings, workers=workers)
 
 
-def content_hash(image: Path | Image.Image) -> tuple[bytes, bytes | Image.Image]:
-    """Return the SHA-256 of an image's content, and what to decode.
+def look_up(items: Iterable[Item], find: Find) -> Iterator[Known]:
+    """Yield each image with what the gallery holds under its id."""
+    stream = iter(items)
+    while window := list(islice(stream, _WINDOW)):
+        stored = find([item.id for item in window])
+        yield from ((item, stored.get(item.id)) for item in window)
 
-    Raises:
-        BadImageError: If the file cannot be read.
-    """
-    if isinstance(image, Image.Image):
-        about = f"{image.mode} {image.size} ".encode()
-        return hashlib.sha256(about + image.tobytes()).digest(), image
+
+def encode_known(
+    images: Iterable[Known], encoder: Encoder, *, keep_embeddings: bool = False, workers: int = 0
+) -> Generator[list[Encoded], None, None]:
+    """Do as `encode_items` with images that were looked up."""
+    ahead = _read_ahead(images, encoder.data, 2 * encoder.batch_size, workers=workers)
     try:
-        content = image.read_bytes()
-    except OSError as error:
-        reason = error.strerror or str(error)
-        raise BadImageError(f"Cannot read the image {str(image)!r}: {reason}.") from error
-    return hashlib.sha256(content).digest(), content
+        while batch := list(islice(ahead, encoder.batch_size)):
+            yield _finish(batch, encoder, keep_embeddings)
+    finally:
+        ahead.close()
 
 
 def _read_ahead(
-    items: Iterable[Item],
-    find: Callable[[Sequence[str]], Mapping[str, Record]],
-    config: DataConfig,
-    batch_size: int,
-    *,
-    workers: int,
-) -> Iterator[_Read]:
-    """Read files in threads, two batches ahead of the model, and yield them in order."""
-    ahead = 2 * batch_size
+    images: Iterable[Known], config: DataConfig, ahead: int, *, workers: int
+) -> Generator[_Read, None, None]:
+    """Read files in threads, some ahead of the model, and yield them in order."""
     waiting: deque[Future[_Read]] = deque()
-    stream = iter(items)
     with ThreadPoolExecutor(workers or os.cpu_count() or 1) as pool:
         try:
-            while window := list(islice(stream, _WINDOW)):
-                stored = find([item.id for item in window])
-                for item in window:
-                    if len(waiting) >= ahead:
-                        yield waiting.popleft().result()
-                    waiting.append(pool.submit(_read, item, stored.get(item.id), config))
+            for item, stored in images:
+                if len(waiting) >= ahead:
+                    yield waiting.popleft().result()
+                waiting.append(pool.submit(_read, item, stored, config))
             while waiting:
                 yield waiting.popleft().result()
         finally:
@@ -255,4 +244,5 @@ def _retold(item: Item, stored: Record | None) -> Record | None:
 
 
 def _name(item: Item) -> str:
-    return str(item.image) if isinstance(item.image, Path) else item.id
+    in_a_file = isinstance(item.image, RemoteFile | TableCell | Path)
+    return str(item.image) if in_a_file else item.id

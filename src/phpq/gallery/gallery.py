@@ -29,6 +29,7 @@ from phpq.errors import (
 )
 from phpq.gallery.check import MODEL, verify_gallery
 from phpq.gallery.encoding import ModelEncoder
+from phpq.gallery.engine import Engine
 from phpq.gallery.facts import describe_store, export_parquet
 from phpq.gallery.hits import FaissGallery, Hit, rerank_rows, to_hit
 from phpq.gallery.ingest import AddReport, Ingest, Progress
@@ -112,6 +113,7 @@ class Gallery:
         on_bad: OnBad = "skip",
         batch_size: int = 64,
         progress: Progress | None = None,
+        engine: Engine | None = None,
     ) -> AddReport:
         """Add what is new in a source, and replace what has changed.
 
@@ -120,19 +122,21 @@ class Gallery:
         is made again.
 
         Args:
-            source: A folder (ids are paths relative to it, labels its sub-folders), a CSV, TSV or
-                Parquet file with a column `path` (and `id`, `label`, metadata), paths, mappings
-                with `path` or `image`, `id`, `label` and metadata, or a data set.
+            source: A folder (ids are paths relative to it, labels its sub-folders), a table or a
+                Lance dataset with a column `path` or `image` (and `id`, `label`, metadata), a .txt
+                list, URIs of these, paths, mappings with `path` or `image`, `id`, `label` and
+                metadata, or a data set.
             metadata: Values for all images, as in {"year": 2024}.
             prefix: Put before every id, to keep two folders with equal file names apart.
             on_bad: An image that cannot be read is skipped and reported, or a `BadImageError`.
             batch_size: Images that the model sees at once.
             progress: Called with (what is done, images done, images in all).
+            engine: Who does the work; this process, or several (`phpq.cluster.encoding`).
 
         Raises:
             DataError: If an id names another file that still exists: see `prefix` and `upsert`.
         """
-        ingest = self._ingest(on_bad, batch_size, refuse_clash=True)
+        ingest = self._ingest(on_bad, batch_size, engine, refuse_clash=True)
         return ingest.run(source, progress, metadata=metadata or {}, prefix=prefix)
 
     def upsert(
@@ -144,9 +148,10 @@ class Gallery:
         on_bad: OnBad = "skip",
         batch_size: int = 64,
         progress: Progress | None = None,
+        engine: Engine | None = None,
     ) -> AddReport:
         """Do as `add`, and replace images of the same id wherever their files are."""
-        ingest = self._ingest(on_bad, batch_size, refuse_clash=False)
+        ingest = self._ingest(on_bad, batch_size, engine, refuse_clash=False)
         return ingest.run(source, progress, metadata=metadata or {}, prefix=prefix)
 
     def delete(self, ids: str | Sequence[str] | None = None, *, where: str | None = None) -> int:
@@ -270,7 +275,9 @@ class Gallery:
         """Return what codes, index and row numbers take in memory."""
         return self._live.memory_bytes()
 
-    def _ingest(self, on_bad: OnBad, batch_size: int, *, refuse_clash: bool) -> Ingest:
+    def _ingest(
+        self, on_bad: OnBad, batch_size: int, engine: Engine | None, *, refuse_clash: bool
+    ) -> Ingest:
         if on_bad not in ("skip", "refuse"):
             raise ConfigError(f"on_bad={on_bad!r} is not allowed; use 'skip' or 'refuse'.")
         if batch_size < 1:
@@ -281,6 +288,7 @@ class Gallery:
             ModelEncoder(self.model, batch_size),
             refuse_bad=on_bad == "refuse",
             refuse_clash=refuse_clash,
+            engine=engine,
         )
 
     def _record(self, id: str) -> Record:

@@ -1,17 +1,22 @@
-"""Bulk add: a source in, commits to the store every few seconds, and a report of what was done."""
+"""Bulk add: a source in, commits to the store every few seconds, and a report of what was done.
+
+Images are compared with the gallery as it was when the work began, whatever is committed meanwhile;
+where a source names an id twice, the last one holds. So the result does not hang on timing.
+"""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from typing import Any
 
 from phpq.data import SkippedImage
-from phpq.errors import BadImageError, DataError
-from phpq.gallery.encoding import Encoded, Encoder, encode_items
+from phpq.errors import BadImageError, DataError, FormatError
+from phpq.gallery.encoding import Encoded, Encoder
+from phpq.gallery.engine import Engine, LocalEngine
 from phpq.gallery.live import LiveCodes
+from phpq.gallery.places import exists
 from phpq.gallery.records import Record, column_name
 from phpq.gallery.sources import Item, Source, count_items, read_items
 from phpq.gallery.store import GalleryStore
@@ -71,6 +76,7 @@ class Ingest:
         encoder: The model.
         refuse_bad: Stop at an image that cannot be read.
         refuse_clash: Stop at an id that names another file that still exists.
+        engine: Who encodes and writes.
     """
 
     def __init__(
@@ -81,13 +87,17 @@ class Ingest:
         *,
         refuse_bad: bool = False,
         refuse_clash: bool = True,
+        engine: Engine | None = None,
     ) -> None:
         self._store = store
+        self._engine = engine or LocalEngine()
+        self._before = store  # the version that images are compared with
         self._live = live
         self._encoder = encoder
         self._refuse_bad = refuse_bad
         self._refuse_clash = refuse_clash
         self._waiting: dict[str, Record] = {}
+        self._rewritten: set[str] = set()  # ids of the gallery as it was, written since
         self._since = time.monotonic()
         self._tally = _Tally()
 
@@ -109,17 +119,18 @@ class Ingest:
         """
         total = (count_items(source) or 0) if progress else 0
         self._store.refresh()
-        keep = self._store.manifest.keep_embeddings
-        batches = encode_items(
+        self._before = GalleryStore.open(self._store.folder)
+        batches = self._engine.encode(
             _adjusted(read_items(source), metadata, prefix),
-            self._store.find,
+            self._find,
             self._encoder,
-            keep_embeddings=keep,
+            keep_embeddings=self._store.manifest.keep_embeddings,
         )
         try:
             for batch in batches:
                 for encoded in batch:
                     self._take(encoded)
+                self._commit_if_due()
                 if progress:
                     progress("indexing", self._tally.seen, max(total, self._tally.seen))
         finally:
@@ -129,22 +140,39 @@ class Ingest:
         tally = self._tally
         return AddReport(tally.added, tally.unchanged, tally.replaced, tuple(tally.skipped))
 
+    def _find(self, ids: Sequence[str]) -> Mapping[str, Record]:
+        try:
+            return self._before.find(ids)
+        except FormatError:
+            # Another process may have compacted the gallery and removed the version we read.
+            self._before = GalleryStore.open(self._store.folder)
+            return self._before.find(ids)
+
     def _take(self, encoded: Encoded) -> None:
-        tally = self._tally
+        tally, stored = self._tally, encoded.stored
         tally.seen += 1
         if encoded.skipped is not None:
             if self._refuse_bad:
                 raise BadImageError(encoded.skipped.reason)
             tally.skipped.append(encoded.skipped)
-        elif encoded.record is None:
+            return
+        record = encoded.record
+        if record is None and stored is not None and stored.id in self._rewritten:
+            record = stored  # as before, but the source named it earlier with other content
+        if record is None:
             tally.unchanged += 1
-        else:
-            if self._refuse_clash:
-                _check_clash(encoded)
-            if encoded.record.id in self._waiting:  # the source names it twice: the last one holds
-                self._commit()
-            self._waiting[encoded.record.id] = encoded.record
-        full = len(self._waiting) >= COMMIT_IMAGES
+            return
+        if self._refuse_clash:
+            _check_clash(encoded)
+        if record.id in self._waiting:  # the source names it twice: the last one holds
+            self._commit()
+        self._waiting[record.id] = record
+        if stored is not None:
+            self._rewritten.add(record.id)
+
+    def _commit_if_due(self) -> None:
+        # Between batches only: a run that goes on from here sees the batches that this one saw.
+        full = len(self._waiting) >= COMMIT_IMAGES * self._engine.workers
         if full or time.monotonic() - self._since >= COMMIT_SECONDS:
             self._commit()
 
@@ -152,7 +180,7 @@ class Ingest:
         records, self._waiting = list(self._waiting.values()), {}
         self._since = time.monotonic()
         if records:
-            written = self._live.put(records)
+            written = self._live.put(records, write=self._engine.write)
             self._tally.replaced += len(written.replaced)
             self._tally.added += len(records) - len(written.replaced)
 
@@ -170,7 +198,7 @@ def _check_clash(encoded: Encoded) -> None:
     old, new = encoded.stored, encoded.record
     if old is None or new is None or old.uri == new.uri or old.sha256 == new.sha256:
         return
-    if old.uri is not None and new.uri is not None and Path(old.uri).is_file():
+    if old.uri is not None and new.uri is not None and exists(old.uri):
         raise DataError(
             f"The id {new.id!r} already names {old.uri!r}, which still exists; {new.uri!r} is "
             "another image. Keep both with a prefix (prefix='second/', or --prefix second/), or "

@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from phpq.codes import CodeArray, Codebooks, FloatArray, IntArray
+from phpq.gallery.fragments import WriteFragments, write_here
 from phpq.gallery.records import Record
 from phpq.gallery.store import GalleryStore, Written
 from phpq.index import CodeIndex, SearchResult
@@ -32,9 +33,9 @@ class LiveCodes:
         self._rows: IntArray = np.empty(0, np.int64)  # row of the store by row of the index
         self._filter: tuple[str, NDArray[np.bool_]] | None = None  # of this version
 
-    def put(self, records: Sequence[Record]) -> Written:
+    def put(self, records: Sequence[Record], *, write: WriteFragments = write_here) -> Written:
         """Write records to the store, see `GalleryStore.put`, and index them."""
-        written = self._store.put(records)
+        written = self._store.put(records, write=write)
         # Another process may give a number again that it has seen deleted.
         above = not len(self._rows) or not len(records) or written.rows[0] > self._rows[-1]
         if written.before == self._version and not above:

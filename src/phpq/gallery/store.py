@@ -26,6 +26,7 @@ import pyarrow.compute as pc
 from phpq.codes import CodeArray, IntArray
 from phpq.errors import ConfigError, DataError, FormatError
 from phpq.gallery.damage import IMAGES, damage_named, newest_seen
+from phpq.gallery.fragments import WriteFragments, write_here
 from phpq.gallery.lock import writing
 from phpq.gallery.manifest import Manifest, read_manifest, repair_command, write_manifest
 from phpq.gallery.records import (
@@ -251,20 +252,27 @@ class GalleryStore:
         with damage_named(self.folder):
             return self.records(self._dataset.take(offsets.tolist()))
 
-    def put(self, records: Sequence[Record]) -> Written:
+    def put(self, records: Sequence[Record], *, write: WriteFragments = write_here) -> Written:
         """Add images, replacing those of the same ids, in one commit.
 
         Args:
             records: With distinct ids; they become the last rows, replaced ones too.
+            write: Writes new rows, here or on other machines; they are committed here.
         """
         with writing(self.folder, timeout=self.lock_timeout):
             self.refresh()
             before = self.version
             replaced = self._rows_of([record.id for record in records])
-            rows = self.append(records, replacing=bool(len(replaced)))
+            rows = self.append(records, replacing=bool(len(replaced)), write=write)
         return Written(rows, replaced, before)
 
-    def append(self, records: Sequence[Record], *, replacing: bool = False) -> IntArray:
+    def append(
+        self,
+        records: Sequence[Record],
+        *,
+        replacing: bool = False,
+        write: WriteFragments = write_here,
+    ) -> IntArray:
         """Do the work of `put` for one who holds the lock; returns the (n,) new rows."""
         places = self._located()
         first = max(self._next_row, int(places.rows[-1]) + 1 if len(places.rows) else 0)
@@ -272,7 +280,7 @@ class GalleryStore:
         self._next_row = first + len(records)
         if records:
             table = to_table(records, rows, self._dataset.schema)
-            self._write(table, replacing=replacing)
+            self._write(table, replacing=replacing, write=write)
             if places.offsets is None and not replacing:
                 joined = np.concatenate([places.rows, rows])
                 self._places = _Places(self.version, joined, None)
@@ -329,17 +337,19 @@ class GalleryStore:
             with damage_named(self.folder):
                 yield self._dataset.take(list(map(int, part)), columns=columns)
 
-    def _write(self, table: Any, *, replacing: bool) -> None:
+    def _write(self, table: Any, *, replacing: bool, write: WriteFragments) -> None:
         new = [name for name in table.column_names if name not in self._dataset.schema.names]
         if new:
             self._dataset.add_columns(pa.schema([table.schema.field(name) for name in new]))
+        ordered = table.select(self._dataset.schema.names)
         if replacing:
             merge = self._dataset.merge_insert("id")
-            merge.when_matched_update_all().when_not_matched_insert_all().execute(
-                table.select(self._dataset.schema.names)
-            )
+            merge.when_matched_update_all().when_not_matched_insert_all().execute(ordered)
         else:
-            self._dataset = lance.write_dataset(table, self._dataset, mode="append")
+            added = lance.LanceOperation.Append(write(ordered, self._dataset))
+            self._dataset = lance.LanceDataset.commit(
+                self._dataset, added, read_version=self.version
+            )
 
     def _located(self) -> _Places:
         if self._places is None or self._places.version != self.version:
