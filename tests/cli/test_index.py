@@ -2,6 +2,8 @@ from __future__ import annotations
 
 import json
 import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -10,6 +12,7 @@ from command_line import phpq, refused
 from finished_runs import copy_run
 from phpq.data import write_plumage
 from phpq.gallery import Gallery
+from phpq.gallery.engine import LocalEngine
 from tiny_runs import tiny_birds, tiny_config, tiny_train
 
 
@@ -94,3 +97,36 @@ def test_embeddings_for_reranking(birds: Path, tmp_path: Path) -> None:
     found = phpq("search", tmp_path / "g", photo, "--top-k", "1", "--rerank", "16", "--json")
     (hit,) = json.loads(found.out)["queries"][0]["hits"]
     assert birds / hit["id"] == photo
+
+
+def test_a_list_of_uris_and_images_elsewhere(birds: Path, tmp_path: Path) -> None:
+    run = copy_run(tmp_path / "run")
+    made = phpq("index", tmp_path / "g", f"file://{birds}", "--model", run, "--json").json()
+    assert made["added"] == 16
+    files = sorted(birds.rglob("*.png"))
+    (tmp_path / "l.txt").write_text("".join(f"file://{file}\n" for file in files[:3]))
+    made = phpq("index", tmp_path / "g", tmp_path / "l.txt", "--json").json()
+    assert (made["added"], made["images"]) == (3, 19)
+    assert "Protocol not known" in refused("index", tmp_path / "g", "nothing://bucket/")
+    assert Gallery.open(tmp_path / "g").verify().sound
+
+
+def test_ray_takes_an_address_or_none(
+    birds: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = copy_run(tmp_path / "run")
+    asked: list[tuple[str, str]] = []
+
+    @contextmanager
+    def engine(folder: Path, address: str, *, device: str) -> Iterator[LocalEngine]:
+        asked.append((address, device))
+        yield LocalEngine()
+
+    monkeypatch.setattr("phpq.cluster.encoding.ray_engine", engine)
+    words: list[str | Path] = ["index", tmp_path / "g", birds, "--model", run]
+    assert phpq(*words, "--ray").code == 0
+    assert phpq(*words, "--ray", "head:6379", "--device", "cpu").code == 0
+    assert phpq("index", "--ray", tmp_path / "g", birds).code == 0
+    assert asked == [("local", "auto"), ("head:6379", "cpu"), ("local", "auto")]
+    monkeypatch.undo()
+    assert "not the address of a Ray cluster" in refused(*words, "--ray=birds/")

@@ -61,6 +61,12 @@ class _Group(TyperGroup):
         """Return the names, as the help shows them."""
         return list(COMMANDS)
 
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Read the words of the command line."""
+        from phpq.cli.ray_option import with_address
+
+        return super().parse_args(ctx, with_address(args))
+
     def invoke(self, ctx: Any) -> Any:
         """Run the command that was asked for."""
         from phpq.cli.launch import MISUSE, another_says_why

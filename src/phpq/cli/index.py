@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import shlex
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -13,6 +15,7 @@ from phpq.cli.output import messages, print_facts, print_json, progress_bars
 
 if TYPE_CHECKING:
     from phpq.gallery import AddReport, Gallery
+    from phpq.gallery.engine import Engine
 
 
 def index(
@@ -20,8 +23,9 @@ def index(
     source: Annotated[
         str,
         typer.Argument(
-            help="A folder of images (sub-folders are labels), a CSV, TSV or Parquet table with a "
-            "column `path`, one image, cub200, dogs120 or plumage."
+            help="A folder of images (sub-folders are labels), a CSV, TSV, Parquet or Lance table "
+            "with a column `path` or `image`, a .txt list, one image, a URI of any of these, "
+            "cub200, dogs120 or plumage."
         ),
     ],
     model: Annotated[
@@ -40,6 +44,14 @@ def index(
     prefix: Annotated[str, typer.Option(help="Text before every id, as in 2024/")] = "",
     batch_size: Annotated[int, typer.Option(min=1, help="Images encoded at once.")] = 64,
     device: Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:1 or mps.")] = "auto",
+    ray: Annotated[
+        str | None,
+        typer.Option(
+            metavar="[ADDRESS]",
+            help="Encode on a Ray cluster: auto, HOST:PORT or ray://HOST:PORT; without an address "
+            "one is started on this machine.",
+        ),
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False,
 ) -> None:
     """Encode images into a gallery: only what is new or has changed.
@@ -48,11 +60,15 @@ def index(
     be read are named and left out.
     """
     start = time.monotonic()
-    opened = _open(gallery, source, model, keep_embeddings=keep_embeddings, device=device)
+    # The GPUs are for the actors.
+    here = device if ray is None else "cpu"
+    opened = _open(gallery, source, model, keep_embeddings=keep_embeddings, device=here)
     write = opened.upsert if replace else opened.add
     try:
-        with progress_bars() as progress:
-            report = write(source, prefix=prefix, batch_size=batch_size, progress=progress)
+        with _engine(gallery, ray, device) as engine, progress_bars() as progress:
+            report = write(
+                source, prefix=prefix, batch_size=batch_size, progress=progress, engine=engine
+            )
     except KeyboardInterrupt:
         kept = f"{len(opened):,} images are in the gallery. Run the command again to go on."
         raise KeyboardInterrupt(kept) from None
@@ -63,6 +79,17 @@ def index(
         print_json({"gallery": str(gallery)} | content)
     else:
         _print(opened, report, deleted, time.monotonic() - start)
+
+
+@contextmanager
+def _engine(folder: Path, address: str | None, device: str) -> Iterator[Engine | None]:
+    if address is None:
+        yield None
+        return
+    from phpq.cluster.encoding import ray_engine
+
+    with ray_engine(folder, address, device=device) as engine:
+        yield engine
 
 
 def _open(
