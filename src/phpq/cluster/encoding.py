@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import logging
 import time
-import warnings
 from collections.abc import Generator, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -21,8 +20,9 @@ from pathlib import Path
 from typing import Any
 
 from phpq.cluster.connection import LOCAL, connected
+from phpq.cluster.pipeline import encode_stretches, through_conductor
 from phpq.cluster.plan import Plan, plan_actors
-from phpq.cluster.worker import EncodingActor, Stretch, Work
+from phpq.cluster.worker import Stretch, Work
 from phpq.errors import ConfigError, PhpqError
 from phpq.gallery.encoding import Encoded, Encoder, Find, Known, look_up
 from phpq.gallery.fragments import write_at, write_here
@@ -172,41 +172,17 @@ class RayEngine:
     def _rows(
         self, stretches: list[Any], first: int, work: Work
     ) -> Generator[tuple[int, Stretch], None, None]:
-        """Run one Ray Data pipeline over the stretches from `first` on; yields them in order."""
-        import ray.data
-
-        logging.getLogger("ray.data").setLevel(logging.ERROR)  # progress is shown by the caller
+        """Run one pipeline over the stretches from `first` on, on the nodes that live."""
         plan = self._plan()
         if bool(plan.gpus) != (work.device == "cuda"):
             raise ConfigError(
                 f"The work began on {work.device}, and the cluster has no such device now; another "
                 "would round otherwise. What is done is in the gallery; run this again to go on."
             )
-        tickets = [{"number": number} for number in range(first, len(stretches))]
-        dataset = ray.data.from_items(tickets, override_num_blocks=len(tickets))
-        with warnings.catch_warnings():
-            warnings.filterwarnings("ignore", ".*ray_remote_args", DeprecationWarning)
-            encoded = dataset.map_batches(
-                EncodingActor,
-                batch_size=1,
-                compute=ray.data.ActorPoolStrategy(size=min(plan.actors, len(tickets))),
-                fn_constructor_kwargs={
-                    "work": replace(work, threads=plan.cpus),
-                    "stretches": stretches,
-                },
-                num_cpus=plan.cpus,
-                num_gpus=plan.gpus,
-                max_restarts=0,
-            )
-        encoded.context.execution_options.preserve_order = True
-        encoded.context.enable_progress_bars = False
-        rows = iter(encoded.iter_rows())
-        try:
-            for row in rows:
-                yield int(row["number"]), row["stretch"]
-        finally:
-            if hasattr(rows, "close"):
-                rows.close()  # the actors stop
+        work = replace(work, threads=plan.cpus)
+        if self._ray.util.client.ray.is_connected():
+            return through_conductor(self._ray, stretches, first, work, plan)
+        return encode_stretches(stretches, first, work, plan)
 
 
 def _anywhere(item: Item) -> Item:
@@ -216,13 +192,13 @@ def _anywhere(item: Item) -> Item:
 
 def _raise_if_ours(error: BaseException) -> None:
     """Raise the mistake of a user that an actor met, as it would be raised here."""
-    seen: BaseException | None = error
-    while seen is not None:
-        cause = getattr(seen, "cause", None)
-        for found in (seen, cause):
-            if isinstance(found, PhpqError):
-                raise found from None
-        seen = seen.__cause__
+    waiting: list[BaseException | None] = [error]
+    for _ in range(32):  # errors of Ray hold others in two ways, and may hold themselves
+        seen = waiting.pop(0) if waiting else None
+        if isinstance(seen, PhpqError):
+            raise seen from None
+        if seen is not None:
+            waiting += [getattr(seen, "cause", None), seen.__cause__]
 
 
 def _first_line(error: BaseException) -> str:
