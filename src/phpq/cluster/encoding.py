@@ -144,8 +144,8 @@ class RayEngine:
     def _encode(self, stretches: list[Any], work: Work) -> Generator[list[Encoded], None, None]:
         """Encode stretches; what a dead node had in hand is given to the others.
 
-        Ray Data would start a dead actor again and wait for it, for ever where the cluster has no
-        room left. Here the work goes on, from the first stretch that is missing, with the actors
+        Ray Data would start a dead actor again and wait for it, where the cluster may have no room
+        left. Here the work goes on, from the first stretch that is missing, with the actors
         that the living nodes have room for.
         """
         first, failures = 0, 0
