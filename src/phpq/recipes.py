@@ -3,8 +3,8 @@
 All methods share the data, the backbone and the epochs of PHPQ, so that a table compares methods
 and not budgets. A recipe holds what a method needs besides: batches of several images a class for
 losses over pairs, for instance. Deep methods other than PHPQ spend the first half of their epochs
-(CFH a third) on fine-tuning the backbone as a classifier, since in a budget that is enough for PHPQ their losses
-hardly begin to learn from ImageNet weights; one such training serves them all.
+(CFH a third) on fine-tuning the backbone as a classifier, since in a budget that is enough for PHPQ
+their losses hardly begin to learn from ImageNet weights; such a training serves all of them.
 """
 
 from __future__ import annotations

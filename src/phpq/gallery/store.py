@@ -37,6 +37,7 @@ from phpq.gallery.records import (
     row_checks,
     to_table,
 )
+from phpq.gallery.scan_order import Places, locate
 
 METADATA_KEY = b"phpq"
 _FETCH_ROWS = 8192  # rows of one block of an export
@@ -71,21 +72,6 @@ class Written:
     before: int
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class _Places:
-    """Where the rows of a version are.
-
-    Attributes:
-        version: Which.
-        rows: (N,) int64, ascending.
-        offsets: (N,) int64, their places in a scan; None where these are 0 to N - 1.
-    """
-
-    version: int
-    rows: IntArray
-    offsets: IntArray | None
-
-
 class GalleryStore:
     """One gallery directory; use `create` or `open`."""
 
@@ -94,7 +80,7 @@ class GalleryStore:
         self.manifest = manifest
         self.lock_timeout = 60.0  # seconds to wait for another writer
         self._dataset = dataset
-        self._places: _Places | None = None
+        self._places: Places | None = None
         self._next_row = 0  # numbers of rows that were deleted are not given again
 
     @classmethod
@@ -212,7 +198,7 @@ class GalleryStore:
                 start = part.stop
             if start != len(rows):
                 raise ValueError(f"{len(rows) - start} rows are missing")
-        self._places, order = _locate(self.version, rows)
+        self._places, order = locate(self.version, rows)
         return StoredCodes(self._places.rows, codes if order is None else codes[order])
 
     def rows_where(self, where: str, *, fragments: Sequence[Any] | None = None) -> IntArray:
@@ -283,7 +269,7 @@ class GalleryStore:
             self._write(table, replacing=replacing, write=write)
             if places.offsets is None and not replacing:
                 joined = np.concatenate([places.rows, rows])
-                self._places = _Places(self.version, joined, None)
+                self._places = Places(self.version, joined, None)
         return rows
 
     def delete(
@@ -351,11 +337,11 @@ class GalleryStore:
                 self._dataset, added, read_version=self.version
             )
 
-    def _located(self) -> _Places:
+    def _located(self) -> Places:
         if self._places is None or self._places.version != self.version:
             with damage_named(self.folder):
                 table = self._dataset.to_table(columns=["row"])
-            self._places, _ = _locate(self.version, table.column("row").to_numpy())
+            self._places, _ = locate(self.version, table.column("row").to_numpy())
         return self._places
 
     def _rows_of(self, ids: Sequence[str]) -> IntArray:
@@ -406,11 +392,3 @@ class GalleryStore:
             f"where={where!r} cannot be used: {reason}. Columns: {columns}. "
             "An example: label = 'sparrow' AND id LIKE '2024/%'"
         )
-
-
-def _locate(version: int, rows: IntArray) -> tuple[_Places, IntArray | None]:
-    """Sort the rows of a scan; the order is None where they are sorted already."""
-    if (rows[1:] > rows[:-1]).all():
-        return _Places(version, rows, None), None
-    order = np.argsort(rows, kind="stable")
-    return _Places(version, rows[order], order), order
