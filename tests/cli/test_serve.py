@@ -108,7 +108,7 @@ def test_a_taken_port_is_said_before_anything_is_loaded(tmp_path: Path) -> None:
         (("--ray", "local", "--replicas", "-1"), "--replicas -1 is not allowed"),
         (("--ray", "local", "--retry", "0"), "retry_seconds=0.0 is not allowed"),
         (("--ray", "ray://head:10001"), "--ray 'ray://head:10001' cannot be used"),
-        (("--ray", "birds/"), "--ray 'birds/' cannot be used"),
+        (("--ray=birds/",), "--ray 'birds/' cannot be used"),
     ],
 )
 def test_mistakes_are_one_message(

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import re
-import signal
 import threading
 import time
 from collections.abc import Iterator
@@ -15,6 +12,7 @@ from typing import Any
 import pytest
 from starlette.testclient import TestClient
 
+from phpq.cluster.connection import import_ray
 from phpq.errors import ConfigError
 from phpq.gallery import Gallery
 from phpq.serve.shards.cluster import RayShards, _can_be_joined, _wait_for_shards, ray_shards
@@ -59,21 +57,15 @@ def same(cut: TestClient, one: TestClient, method: str, path: str, **options: An
         assert plain(ours.json()) == plain(theirs.json()), path
 
 
-def replica_of(shard: int) -> int:
-    """Return the process of a shard's replica."""
-    for process in Path("/proc").glob("[0-9]*"):
-        try:
-            name = (process / "cmdline").read_text("utf-8", errors="replace")
-            parent = int((process / "stat").read_text("utf-8").rpartition(")")[2].split()[1])
-        except OSError:
-            continue
-        # A replica at work adds what it does to its name. Only one of our own cluster: its raylet
-        # is a child of this process.
-        if re.match(rf"ray::ServeReplica:.*:shard-{shard}\b", name):
-            grandparent = Path(f"/proc/{parent}/stat").read_text("utf-8")
-            if int(grandparent.rpartition(")")[2].split()[1]) == os.getpid():
-                return int(process.name)
-    raise AssertionError(f"no replica of shard {shard} runs")
+def replica_of(shard: int) -> tuple[str, str]:
+    """Return the name and the namespace of the actor that is a shard's replica."""
+    found = [
+        (entry["name"], entry["namespace"])
+        for entry in import_ray().util.list_named_actors(all_namespaces=True)
+        if f"#shard-{shard}#" in entry["name"]
+    ]
+    assert len(found) == 1, found
+    return found[0]
 
 
 def test_every_answer_is_that_of_one_server(pair: tuple[TestClient, TestClient]) -> None:
@@ -143,15 +135,18 @@ def test_a_killed_replica_comes_back_and_no_answer_is_wrong(
     readers = [threading.Thread(target=read, args=(name,)) for name in expected]
     for reader in readers:
         reader.start()
-    time.sleep(0.5)
-    killed = replica_of(1)
-    os.kill(killed, signal.SIGKILL)
-    moment = time.monotonic()
-    while not any(at > moment + 0.5 for at in answers[-6:]) and time.monotonic() < moment + 60:
-        time.sleep(0.05)
-    stop.set()
-    for reader in readers:
-        reader.join()
+    try:
+        time.sleep(0.5)
+        killed = replica_of(1)
+        ray = import_ray()
+        ray.kill(ray.get_actor(*killed))  # at once, as a signal would
+        moment = time.monotonic()
+        while not any(at > moment + 0.5 for at in answers[-6:]) and time.monotonic() < moment + 60:
+            time.sleep(0.05)
+    finally:
+        stop.set()
+        for reader in readers:
+            reader.join()
     assert not wrong
     assert replica_of(1) != killed
     text = cut.get("/metrics").text
