@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 from pathlib import Path
+from typing import cast
 
 import pytest
 import torch
@@ -12,6 +14,7 @@ from torch import nn
 import process_groups
 from phpq.errors import ConfigError
 from phpq.model.weights import read_safetensors
+from phpq.training import synced_norm
 from phpq.training.distributed import Group, Launch
 from phpq.training.synced_norm import SyncedBatchNorm, synchronise
 from process_groups import together
@@ -104,3 +107,41 @@ def test_an_unknown_kind_is_refused() -> None:
 
     with pytest.raises(ConfigError, match="Other cannot be shared by 2 processes"):
         synchronise(nn.Sequential(Other(3)), TWO)
+
+
+class _Alone:
+    """A group of one that still takes part in every exchange."""
+
+    size = 1
+    sharded = True
+
+    @staticmethod
+    def gather(values: torch.Tensor) -> torch.Tensor:
+        return values
+
+    @staticmethod
+    def sum(values: torch.Tensor) -> torch.Tensor:
+        return values
+
+
+@pytest.mark.parametrize("affine", [True, False])
+@pytest.mark.parametrize("kernels", [True, False])
+def test_with_or_without_kernels_it_is_torchs_own(
+    kernels: bool, affine: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(synced_norm, "_has_kernels", lambda _: kernels)
+    torch.manual_seed(0)
+    plain = nn.BatchNorm2d(3, affine=affine).double()
+    for parameter in plain.parameters():
+        nn.init.uniform_(parameter, 0.5, 2)
+    synced = SyncedBatchNorm(copy.deepcopy(plain), cast(Group, _Alone()))
+    images = 5 + 3 * torch.randn(6, 3, 4, 5, dtype=torch.float64)
+    weights = torch.randn_like(images)
+    seen = []
+    for norm in (plain, synced):
+        x = images.clone().requires_grad_()
+        output = norm(x)
+        (output * weights).sum().backward()
+        gradients = [parameter.grad for parameter in norm.parameters()]
+        seen.append([output, x.grad, *gradients, norm.running_mean, norm.running_var])
+    torch.testing.assert_close(seen[1], seen[0], rtol=1e-10, atol=1e-10)
