@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import builtins
+import socket
 import subprocess
 import sys
 from typing import Any
@@ -67,7 +68,7 @@ def test_options_are_for_a_cluster_of_our_own(monkeypatch: pytest.MonkeyPatch) -
         def shutdown() -> None: ...
 
     monkeypatch.setattr(connection, "import_ray", lambda: Ray)
-    for address in ("local", "head:6379"):
+    for address in ("local", "auto"):
         with connected(address, num_cpus=3):
             pass
     assert seen[0]["num_cpus"] == 3
@@ -108,3 +109,12 @@ def test_an_address_without_a_cluster_says_how_to_start_one(
         connected("auto"),
     ):
         pass
+
+
+@pytest.mark.parametrize("scheme", ["", "ray://"])
+def test_a_port_where_nobody_listens_is_said_at_once(scheme: str) -> None:
+    with socket.socket() as taken:  # bound, but not listening
+        taken.bind(("127.0.0.1", 0))
+        address = f"{scheme}127.0.0.1:{taken.getsockname()[1]}"
+        with pytest.raises(ConfigError, match=r"no Ray cluster.*refused"), connected(address):
+            pass

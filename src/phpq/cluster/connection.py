@@ -8,6 +8,7 @@ from __future__ import annotations
 import logging
 import os
 import re
+import socket
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -17,6 +18,7 @@ from phpq.errors import ConfigError
 
 LOCAL = "local"  # a cluster on this machine, for the length of the command
 NAMESPACE = "phpq"
+_CONNECT_SECONDS = 10.0
 _ADDRESS = re.compile(r"(auto|local|ray://\S+|[\w.-]+:\d+|\[[0-9a-fA-F:]+\]:\d+)")
 
 
@@ -85,6 +87,7 @@ def connected(address: str = LOCAL, **local: Any) -> Iterator[Any]:
         yield ray
         return
     try:
+        _check_there(address)
         with warnings.catch_warnings():
             # What Ray starts becomes another program at once: Lance has nothing to fear from it.
             warnings.filterwarnings("ignore", message="lance is not fork-safe")
@@ -106,6 +109,13 @@ def connected(address: str = LOCAL, **local: Any) -> Iterator[Any]:
         yield ray
     finally:
         ray.shutdown()
+
+
+def _check_there(address: str) -> None:
+    """Raise an OSError if nobody listens at HOST:PORT: Ray would try for minutes."""
+    host, _, port = address.removeprefix("ray://").rpartition(":")
+    if port.isdigit():
+        socket.create_connection((host.strip("[]"), int(port)), timeout=_CONNECT_SECONDS).close()
 
 
 def _first_line(error: Exception) -> str:
