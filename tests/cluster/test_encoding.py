@@ -226,7 +226,7 @@ def test_work_goes_on_from_the_first_stretch_that_is_missing(
 
 @pytest.mark.usefixtures("impatient")
 def test_a_cluster_that_only_fails_is_given_up() -> None:
-    with pytest.raises(ConfigError, match=r"failed 6 times in a row: a node died What is done"):
+    with pytest.raises(ConfigError, match=r"failed 6 times in a row: a node died\. What is done"):
         encoded_ids(_Failing({1: 6}), 50)
 
 

@@ -7,7 +7,14 @@ import pytest
 from made_up_galleries import BOOKS, DIM, make_codebooks, make_record
 from phpq.errors import DataError
 from phpq.gallery.manifest import new_manifest
-from phpq.gallery.records import base_schema, code_matrix, column_name, row_checks, to_table
+from phpq.gallery.records import (
+    base_schema,
+    checked_codes,
+    code_matrix,
+    column_name,
+    row_checks,
+    to_table,
+)
 
 SCHEMA = base_schema(new_manifest(make_codebooks(), "abc"))
 
@@ -75,3 +82,29 @@ def test_embeddings_are_kept_for_all_or_none() -> None:
     assert schema.field("embedding").type.list_size == DIM
     with pytest.raises(DataError, match="keeps embeddings"):
         to_table([make_record("x")], np.array([0]), schema)
+
+
+@pytest.mark.parametrize("harm", ["nothing", "code", "check", "row", "missing"])
+def test_codes_are_given_out_only_as_they_were_written(harm: str) -> None:
+    rows, codes = np.array([3, 5]), np.array([[1, 2], [3, 4]], np.uint8)
+    checks = row_checks(rows, codes)
+    if harm == "row":
+        rows = rows + 1
+    elif harm == "code":
+        codes = codes ^ np.uint8(1)
+    elif harm == "check":
+        checks = checks ^ np.uint32(1)
+    written: list[list[int] | None] = codes.tolist()
+    if harm == "missing":
+        written[1] = None
+    table = pa.table(
+        {"row": rows, "code": pa.array(written, pa.list_(pa.uint8(), 2)), "check": checks}
+    )
+    if harm == "nothing":
+        found = checked_codes(table, 2)
+        assert found[0].tolist() == [3, 5]
+        assert found[1].tolist() == codes.tolist()
+        return
+    words = "codes are missing" if harm == "missing" else "codes are not what was written"
+    with pytest.raises(ValueError, match=words):
+        checked_codes(table, 2)

@@ -101,7 +101,7 @@ def connected(address: str = LOCAL, **local: Any) -> Iterator[Any]:
             )
     except (ConnectionError, OSError, RuntimeError, ValueError) as error:
         raise ConfigError(
-            f"There is no Ray cluster to be reached at {address!r}: {_first_line(error)} Start one "
+            f"There is no Ray cluster to be reached at {address!r}: {first_line(error)} Start one "
             "with: ray start --head (and ray start --address HOST:6379 on the other machines), or "
             "leave out the address to use this machine alone."
         ) from error
@@ -118,6 +118,7 @@ def _check_there(address: str) -> None:
         socket.create_connection((host.strip("[]"), int(port)), timeout=_CONNECT_SECONDS).close()
 
 
-def _first_line(error: Exception) -> str:
+def first_line(error: BaseException) -> str:
+    """Return the first line of what an error says, with a full stop: Ray's errors are long."""
     text = str(error).strip().splitlines()
     return f"{text[0].rstrip('.')}." if text else f"{type(error).__name__}."

@@ -19,7 +19,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from phpq.cluster.connection import LOCAL, connected
+from phpq.cluster.connection import LOCAL, connected, first_line
 from phpq.cluster.pipeline import encode_stretches, through_conductor
 from phpq.cluster.plan import Plan, plan_actors
 from phpq.cluster.worker import Stretch, Work
@@ -161,10 +161,10 @@ class RayEngine:
                 _raise_if_ours(error)
                 if failures > _FAILURES:
                     raise ConfigError(
-                        f"The Ray cluster failed {failures} times in a row: {_first_line(error)} "
+                        f"The Ray cluster failed {failures} times in a row: {first_line(error)} "
                         "What is done is in the gallery; run this again to go on."
                     ) from error
-                log.warning("A node or an actor was lost; going on. (%s)", _first_line(error))
+                log.warning("A node or an actor was lost; going on. (%s)", first_line(error))
                 time.sleep(_PAUSE)
             finally:
                 rows.close()
@@ -199,8 +199,3 @@ def _raise_if_ours(error: BaseException) -> None:
             raise seen from None
         if seen is not None:
             waiting += [getattr(seen, "cause", None), seen.__cause__]
-
-
-def _first_line(error: BaseException) -> str:
-    text = str(error).strip().splitlines()
-    return text[0] if text else type(error).__name__

@@ -15,7 +15,7 @@ import pyarrow as pa
 
 from phpq.codes import CodeArray, IntArray
 from phpq.gallery.damage import damage_named
-from phpq.gallery.records import code_matrix, row_checks
+from phpq.gallery.records import checked_codes
 from phpq.gallery.store import GalleryStore
 
 
@@ -87,11 +87,7 @@ def read_part(store: GalleryStore, number: int = 0, parts: int = 1) -> StoredPar
         codes = np.empty((last - first, store.manifest.num_codebooks), np.uint8)
         seen = 0
         for found, table in _scan(store, fragments, rows, ["row", "code", "check"]):
-            if any(column.null_count for column in table.columns):
-                raise ValueError("codes are missing")
-            block = code_matrix(table.column("code"), codes.shape[1])
-            if (row_checks(found, block) != table.column("check").to_numpy()).any():
-                raise ValueError("codes are not what was written")
+            _, block = checked_codes(table, codes.shape[1])
             codes[np.searchsorted(rows, found)] = block
             seen += len(found)
         if seen != len(rows):

@@ -74,6 +74,21 @@ def column_name(name: str) -> str:
     return f"c_{cleaned}" if cleaned[0].isdigit() else cleaned
 
 
+def checked_codes(table: Any, num_codebooks: int) -> tuple[IntArray, CodeArray]:
+    """Return the numbers (n,) int64 and codes (n, M) uint8 of a table of row, code and check.
+
+    Raises:
+        ValueError: If a code is missing or not what was written.
+    """
+    if any(table.column(name).null_count for name in ("row", "code", "check")):
+        raise ValueError("codes are missing")
+    rows: IntArray = table.column("row").to_numpy()
+    codes = code_matrix(table.column("code"), num_codebooks)
+    if (row_checks(rows, codes) != table.column("check").to_numpy()).any():
+        raise ValueError("codes are not what was written")
+    return rows, codes
+
+
 def row_checks(rows: IntArray, codes: CodeArray) -> NDArray[np.uint32]:
     """Sum up each row so that a changed byte shows.
 

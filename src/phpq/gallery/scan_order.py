@@ -10,7 +10,7 @@ from phpq.codes import IntArray
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Places:
+class ScanOrder:
     """Where the rows of a version are.
 
     Attributes:
@@ -24,9 +24,9 @@ class Places:
     offsets: IntArray | None
 
 
-def locate(version: int, rows: IntArray) -> tuple[Places, IntArray | None]:
+def locate(version: int, rows: IntArray) -> tuple[ScanOrder, IntArray | None]:
     """Sort the rows of a scan; the order is None where they are sorted already."""
     if (rows[1:] > rows[:-1]).all():
-        return Places(version, rows, None), None
+        return ScanOrder(version, rows, None), None
     order = np.argsort(rows, kind="stable")
-    return Places(version, rows[order], order), order
+    return ScanOrder(version, rows[order], order), order

@@ -33,11 +33,11 @@ from phpq.gallery.records import (
     INTERNAL,
     Record,
     base_schema,
+    checked_codes,
     code_matrix,
-    row_checks,
     to_table,
 )
-from phpq.gallery.scan_order import Places, locate
+from phpq.gallery.scan_order import ScanOrder, locate
 
 METADATA_KEY = b"phpq"
 _FETCH_ROWS = 8192  # rows of one block of an export
@@ -80,7 +80,7 @@ class GalleryStore:
         self.manifest = manifest
         self.lock_timeout = 60.0  # seconds to wait for another writer
         self._dataset = dataset
-        self._places: Places | None = None
+        self._places: ScanOrder | None = None
         self._next_row = 0  # numbers of rows that were deleted are not given again
 
     @classmethod
@@ -187,14 +187,8 @@ class GalleryStore:
             for batch in self._dataset.to_batches(
                 columns=["row", "code", "check"], batch_size=_READ_ROWS
             ):
-                if any(column.null_count for column in batch.columns):
-                    raise ValueError("codes are missing")
                 part = slice(start, start + batch.num_rows)
-                rows[part] = batch.column("row").to_numpy()
-                codes[part] = code_matrix(pa.chunked_array([batch.column("code")]), books)
-                sums = batch.column("check").to_numpy()
-                if (row_checks(rows[part], codes[part]) != sums).any():
-                    raise ValueError("codes are not what was written")
+                rows[part], codes[part] = checked_codes(pa.Table.from_batches([batch]), books)
                 start = part.stop
             if start != len(rows):
                 raise ValueError(f"{len(rows) - start} rows are missing")
@@ -269,7 +263,7 @@ class GalleryStore:
             self._write(table, replacing=replacing, write=write)
             if places.offsets is None and not replacing:
                 joined = np.concatenate([places.rows, rows])
-                self._places = Places(self.version, joined, None)
+                self._places = ScanOrder(self.version, joined, None)
         return rows
 
     def delete(
@@ -337,7 +331,7 @@ class GalleryStore:
                 self._dataset, added, read_version=self.version
             )
 
-    def _located(self) -> Places:
+    def _located(self) -> ScanOrder:
         if self._places is None or self._places.version != self.version:
             with damage_named(self.folder):
                 table = self._dataset.to_table(columns=["row"])
