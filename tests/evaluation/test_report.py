@@ -157,6 +157,8 @@ def test_a_folder_that_is_a_file_is_a_clear_error(tmp_path: Path) -> None:
         ("79.22 \N{BLACK STAR}", True),
         ("+3.19", True),
         ("-1.0", True),
+        ("\N{EN DASH}", True),
+        ("\N{EN DASH} none", False),
         ("16 bits", False),
         ("GAP", False),
     ],

@@ -18,6 +18,7 @@ from pathlib import Path
 from phpq.errors import ConfigError, FormatError
 
 Cell = str | int | float | None
+_MISSING = "\N{EN DASH}"
 
 _SIGNATURES = (
     (b"\x89PNG\r\n\x1a\n", "image/png"),
@@ -230,14 +231,15 @@ def _shares_row(block: Block) -> bool:
 
 
 def _is_numeric(value: Cell) -> bool:
-    if isinstance(value, str):  # a figure with a sign, a deviation or a mark beside it
-        return re.match(r"[+-]?\d", value) is not None and re.search(r"[a-z]", value) is None
+    if isinstance(value, str):  # a figure with a sign, a deviation or a mark beside it, or none
+        figure = re.match(r"[+-]?\d", value) is not None and re.search(r"[a-z]", value) is None
+        return figure or value == _MISSING
     return value is None or (isinstance(value, int | float) and not isinstance(value, bool))
 
 
 def _cell(value: Cell) -> str:
     if value is None:
-        return "\N{EN DASH}"
+        return _MISSING
     if isinstance(value, float):
         return f"{value:,.2f}"
     return f"{value:,}" if isinstance(value, int) else value
