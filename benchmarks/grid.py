@@ -1,9 +1,12 @@
-"""What running several cells at once gives over one by one, on the same cells and machine.
+"""What running several cells at once gives over one by one, on the same machine.
 
-    python benchmarks/grid.py --data cub200:DIR --weights FILE --at-once 4 --out grid.json
+    python benchmarks/grid.py --data cub200:DIR --weights FILE --at-once 8 --out grid.json
 
-The same few trainings are run into fresh folders, first one by one, then several at once, with
-the same decoded images. The ratio of the two wall times is the gain; both include all starts.
+Trainings are run into fresh folders, one by one and several at once, from the same decoded images.
+Both wall times include all starts. One by one may be timed at some of the code lengths only
+(--one-by-one-bits): then its trainings count once for every length that the others have, its start
+and what trainings share once. The cost of a cell hardly depends on its length; the cells' seconds
+are written beside the result.
 """
 
 from __future__ import annotations
@@ -20,35 +23,52 @@ from phpq.reproduce.command import Options, reproduce
 
 
 def main() -> None:
-    """Run the cells both ways and write the two wall times."""
-    parser = argparse.ArgumentParser(description=__doc__)
+    """Run the cells both ways and write the wall times."""
+    options = read_arguments()
+    with tempfile.TemporaryDirectory() as scratch:
+        folder = options.folder or Path(scratch)
+        cache = options.cache or Path(scratch) / "pixels"
+        if not cache.is_dir():  # decodes the images
+            run(options, Path(scratch) / "warm", cache, processes=1, bits=options.bits, epochs=1)
+        alone = options.one_by_one_bits or options.bits
+        rows = [
+            run(options, folder / str(number), cache, processes=number, bits=options.bits)
+            for number in options.at_once
+        ] + [
+            run(options, folder / f"1-{mode}", cache, processes=1, bits=alone, accelerate=mode)
+            for mode in options.one_by_one
+        ]
+    content = {
+        "data": options.data.partition(":")[0],
+        "epochs": options.epochs,
+        "seed": options.seed,
+        "methods": options.methods.split(","),
+        "bits": options.bits,
+        "commit": options.commit,
+        "rows": compare(rows, lengths=len(options.bits)),
+    }
+    options.out.write_text(json.dumps(content, indent=2) + "\n")
+    print_table(content["rows"])
+
+
+def read_arguments() -> argparse.Namespace:
+    """Read the command line."""
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--data", default="plumage")
     parser.add_argument("--weights", default=None)
     parser.add_argument("--cache", type=Path, default=None, help="folder of decoded images")
+    parser.add_argument("--folder", type=Path, default=None, help="keeps the cells")
     parser.add_argument("--methods", default="dpsh,orthohash,pqn,phpq")
     parser.add_argument("--bits", type=int, nargs="+", default=[16])
+    parser.add_argument("--one-by-one-bits", type=int, nargs="+", default=None)
+    parser.add_argument("--one-by-one", nargs="+", default=["auto"], metavar="ACCELERATE")
     parser.add_argument("--epochs", type=int, default=10)
+    parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--at-once", type=int, nargs="+", default=[4])
     parser.add_argument("--set", action="append", default=[], metavar="STAGE.FIELD=VALUE")
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--commit", default=None)
-    options = parser.parse_args()
-    with tempfile.TemporaryDirectory() as folder:
-        cache = options.cache or Path(folder) / "pixels"
-        if not cache.is_dir():  # decodes the images
-            run(options, Path(folder) / "warm", cache, processes=1, epochs=1)
-        rows = [
-            run(options, Path(folder) / str(number), cache, processes=number)
-            for number in (1, *options.at_once)
-        ]
-    for row in rows:
-        row["times_as_fast"] = round(rows[0]["seconds"] / row["seconds"], 2)
-        print(
-            f"{row['processes']} at once: {row['seconds']:.1f} s for {row['cells']} cells, "
-            f"{row['times_as_fast']:.2f} times as fast as one by one"
-        )
-    content = {"epochs": options.epochs, "data": options.data.partition(":")[0], "rows": rows}
-    options.out.write_text(json.dumps(content, indent=2) + "\n")
+    return parser.parse_args()
 
 
 def run(
@@ -57,7 +77,9 @@ def run(
     cache: Path,
     *,
     processes: int,
+    bits: list[int],
     epochs: int | None = None,
+    accelerate: str = "auto",
 ) -> dict[str, Any]:
     """Run all cells in a fresh folder; returns wall seconds and what each cell took."""
     begun = time.perf_counter()
@@ -65,32 +87,62 @@ def run(
         Options(
             target="table1",
             dataset=options.data,
-            bits=options.bits,
-            seeds=(0,),
+            bits=bits,
+            seeds=(options.seed,),
             methods=options.methods.split(","),
             epochs=epochs or options.epochs,
             out=folder,
             weights=options.weights,
-            settings=options.set,
+            settings=[*options.set, f"training.accelerate={accelerate}"],
             processes=processes,
             cache=cache,
             commit=options.commit,
             report=False,
         ),
-        say=lambda text: print(text, file=sys.stderr),
+        say=lambda text: print(text, file=sys.stderr, flush=True),
     )
     seconds = time.perf_counter() - begun
     if outcome.result.failed:
         sys.exit(f"failed: {outcome.result.failed}")
-    records = outcome.result.records.values()
+    records = [outcome.result.records[key] for key in outcome.result.ran]
     return {
         "processes": processes,
-        "cells": len(outcome.result.ran),
+        "lengths": len(bits),
+        "compiled": any(record["compiled"] for record in records),
+        "cells": len(records),
         "seconds": round(seconds, 1),
+        # What depends on the length, and so is run for each.
+        "training_seconds": round(
+            sum(r["seconds"]["all"] for r in records if r["kind"] == "training"), 1
+        ),
         "cell_seconds": {record["key"]: record["seconds"] for record in records},
+        "images_per_second": {
+            r["key"]: r["images_per_second"] for r in records if "images_per_second" in r
+        },
         "map": {r["key"]: round(r["map"], 2) for r in records if "map" in r},
-        "hardware": next(record["hardware"] for record in records),
+        "hardware": records[0]["hardware"],
     }
+
+
+def compare(rows: list[dict[str, Any]], *, lengths: int) -> list[dict[str, Any]]:
+    """Add to each row its seconds for all lengths, and how they stand to the best one by one."""
+    for row in rows:
+        times = lengths / row["lengths"]
+        row["seconds_for_all"] = round(row["seconds"] + (times - 1) * row["training_seconds"], 1)
+    best = min(row["seconds_for_all"] for row in rows if row["processes"] == 1)
+    for row in rows:
+        row["times_as_fast"] = round(best / row["seconds_for_all"], 2)
+    return rows
+
+
+def print_table(rows: list[dict[str, Any]]) -> None:
+    """Print a line for each way to run the cells."""
+    print("at once  compiled  cells run  seconds  seconds for all  times the best one by one")
+    for row in rows:
+        print(
+            f"{row['processes']:7}  {'yes' if row['compiled'] else 'no':>8}  {row['cells']:9}  "
+            f"{row['seconds']:7.1f}  {row['seconds_for_all']:15.1f}  {row['times_as_fast']:26.2f}"
+        )
 
 
 if __name__ == "__main__":

@@ -39,6 +39,9 @@ def test_the_loss_is_that_of_loops() -> None:
         losses.append(row)
     (loss,) = hashnet("method.options.scale=6").loss(outputs, labels, torch.arange(8))
     assert loss.item() == pytest.approx(mean_by_kind(losses, labels), rel=1e-4)
+    uneven = hashnet("method.options.scale=6", "method.options.similar_share=0.2")
+    (loss,) = uneven.loss(outputs, labels, torch.arange(8))
+    assert loss.item() == pytest.approx(mean_by_kind(losses, labels, similar_share=0.2), rel=1e-4)
 
 
 def test_the_scale_does_not_depend_on_the_bits() -> None:
@@ -77,7 +80,12 @@ def test_signs_do_not_depend_on_the_sharpness() -> None:
 
 
 @pytest.mark.parametrize(
-    ("option", "allowed"), [("scale=0", "above 0"), ("growth=-1", "0 or more")]
+    ("option", "allowed"),
+    [
+        ("scale=0", "above 0"),
+        ("growth=-1", "0 or more"),
+        ("similar_share=1", r"in \(0, 1\)"),
+    ],
 )
 def test_bad_options_are_refused(option: str, allowed: str) -> None:
     with pytest.raises(ConfigError, match=rf"options\.{option}.* must be {allowed}"):

@@ -60,7 +60,26 @@ def test_the_objective_uses_unit_sub_vectors_and_every_codeword(pixels: torch.Te
     expected = asymmetric_triplet_loss(anchors, others, labels, 4 / 2)
     learned = method.objective(embedding, labels, torch.arange(8))
     assert learned.loss.item() == pytest.approx(expected.item(), rel=1e-4)
-    assert learned.parts == ()
+    assert [part.item() for part in learned.parts] == [learned.loss.item(), 0]
+
+
+def test_a_classifier_of_both_forms_can_be_asked_for(pixels: torch.Tensor) -> None:
+    method = pqn("method.options.classification=0.3", "loss.tau=0.5").eval()
+    plain = pqn().eval()
+    plain.load_state_dict(method.state_dict(), strict=False)
+    embedding = method.extract(pixels).detach()
+    _, labels = random_batch()
+    soft = method.quantizer(embedding)
+    assert isinstance(soft, torch.Tensor)
+    expected = 0.0
+    for vectors in (method.quantizer.split(embedding).flatten(1), soft):
+        logits = (2 * (vectors @ method.classifier.weight.T + method.classifier.bias)).tolist()
+        for row, label in zip(logits, labels.tolist(), strict=True):
+            expected += (math.log(sum(map(math.exp, row))) - row[label]) / len(logits)
+    learned = method.objective(embedding, labels, torch.arange(8))
+    triplets_alone = plain.objective(embedding, labels, torch.arange(8)).loss.item()
+    assert learned.parts[1].item() == pytest.approx(expected, rel=1e-4)
+    assert learned.loss.item() == pytest.approx(triplets_alone + 0.3 * expected, rel=1e-4)
 
 
 def test_full_attention_is_the_plain_softmax() -> None:
@@ -128,6 +147,9 @@ def test_queries_are_scored_as_the_config_says() -> None:
     assert pqn("quantizer.query_norm=raw").query_norm == "raw"
 
 
-def test_bad_options_are_refused() -> None:
-    with pytest.raises(ConfigError, match=r"options\.scale=0.* must be above 0"):
-        PQN(hashing_config("pqn", "method.options.scale=0"), CLASSES)
+@pytest.mark.parametrize(
+    ("option", "allowed"), [("scale=0", "above 0"), ("classification=-1", "0 or more")]
+)
+def test_bad_options_are_refused(option: str, allowed: str) -> None:
+    with pytest.raises(ConfigError, match=rf"options\.{option}.* must be {allowed}"):
+        PQN(hashing_config("pqn", f"method.options.{option}"), CLASSES)

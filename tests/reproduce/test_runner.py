@@ -13,7 +13,7 @@ import pytest
 from made_up_grids import Finished, made_up_record, tiny_place, tiny_plan, tiny_subject
 from phpq.reproduce import runner
 from phpq.reproduce.grid import Plan
-from phpq.reproduce.runner import GridResult, collect, run_plan
+from phpq.reproduce.runner import GridResult, collect, compiling_pays, run_plan
 from phpq.reproduce.workplace import Workplace
 
 # Dies at cells that are named in the file "deadly", once for each time they are named there.
@@ -195,3 +195,31 @@ def test_real_workers_do_the_same_as_this_process(
     expected = finished.result.records[key]
     for name in ("map", "by_epoch", "precision_at", "losses"):
         assert result.records[key][name] == pytest.approx(expected[name]), name
+
+
+@pytest.mark.parametrize(
+    ("device", "trainings", "processes", "pays"),
+    [
+        ("cuda", 24, 8, True),
+        ("cuda:1", 3, 0, True),
+        ("cuda", 23, 8, False),  # too few to win back the start
+        ("cpu", 1000, 4, False),
+    ],
+)
+def test_long_grids_on_a_gpu_compile(
+    monkeypatch: pytest.MonkeyPatch, device: str, trainings: int, processes: int, pays: bool
+) -> None:
+    monkeypatch.setenv("CC", "cc")
+    monkeypatch.setattr(runner, "find_spec", lambda name: object())
+    assert compiling_pays(device, trainings, processes) is pays
+
+
+def test_nothing_is_compiled_without_a_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("CC", raising=False)
+    monkeypatch.setattr("shutil.which", lambda name: None)
+    monkeypatch.setattr(runner, "find_spec", lambda name: object())
+    assert not compiling_pays("cuda", 100, 8)
+    monkeypatch.setenv("CC", "cc")
+    assert compiling_pays("cuda", 100, 8)
+    monkeypatch.setattr(runner, "find_spec", lambda name: None)  # no triton
+    assert not compiling_pays("cuda", 100, 8)

@@ -13,7 +13,7 @@ from phpq.data import open_dataset
 from phpq.evaluation import LabelledEmbeddings, evaluate_codes
 from phpq.evaluation.history import read_rows
 from phpq.reproduce.grid import make_plan
-from phpq.reproduce.work import run_cell
+from phpq.reproduce.work import is_compiled, run_cell
 from phpq.training import train_run
 
 
@@ -119,3 +119,21 @@ def test_only_the_first_seed_keeps_codes(tmp_path: Path) -> None:
     record = run_cell(replace(plan.cells[0], keep=False), place)
     assert math.isfinite(record["map"])
     assert not place.store.arrays_path(plan.cells[0]).exists()
+
+
+@pytest.mark.parametrize(
+    ("asked", "grid", "device", "compiled"),
+    [
+        ("auto", True, "cuda", True),
+        ("auto", False, "cuda", False),
+        ("graph", True, "cuda", False),  # what was asked for counts more
+        ("full", False, "cuda", True),
+        ("full", True, "cpu", False),
+    ],
+)
+def test_a_cell_compiles_as_asked_or_as_the_grid(
+    tmp_path: Path, asked: str, grid: bool, device: str, compiled: bool
+) -> None:
+    plan = tiny_plan("table1", "phpq", subject=tiny_subject(f"training.accelerate={asked}"))
+    place = replace(tiny_place(plan, tmp_path), device=device, compiled=grid)
+    assert is_compiled(plan.cells[0], place) is compiled

@@ -32,14 +32,18 @@ class HashNetOptions:
     Attributes:
         scale: Inner product of equal codes: a = scale / bits.
         growth: beta^2 at the end of the run, less 1; 0 keeps tanh as it is.
+        similar_share: Weight of the similar pairs' mean against that of the dissimilar ones.
     """
 
     scale: float = 10.0
     growth: float = 50.0
+    similar_share: float = 0.5
 
     def __post_init__(self) -> None:
         check_option("hashnet", f"scale={self.scale}", "above 0", good=self.scale > 0)
         check_option("hashnet", f"growth={self.growth}", "0 or more", good=self.growth >= 0)
+        share = self.similar_share
+        check_option("hashnet", f"similar_share={share}", "in (0, 1)", good=0 < share < 1)
 
 
 class HashNet(HashingMethod):
@@ -66,4 +70,5 @@ class HashNet(HashingMethod):
         similar = similar_pairs(labels)
         products = self.options.scale / self.bits * (outputs @ outputs.T)
         pairs = pair_likelihood(products, similar)
-        return (balanced_mean(pairs, similar, other_images(labels)),)
+        share = self.options.similar_share
+        return (balanced_mean(pairs, similar, other_images(labels), similar_share=share),)

@@ -3,10 +3,11 @@
 Soft assignment is PHPQ's with full attention (every codeword takes part). The anchor stays x, its
 partners are soft reconstructions s: L = mean over the triplets of a batch of
 log(1 + exp(scale (<x, s-> - <x, s+>))), <.,.> being the mean over codebooks of the cosines. No
-classifier. Our reconstruction: the paper's 1 / (1 + exp(<x, s+> - <x, s->)) is replaced by softplus
-as in public code; the scale is ours (the plain sum over codebooks would be scale = M, and larger
-ones did better on pooled ImageNet features of CUB, with queries held out of the training split);
-embeddings are centred by batch norm and codebooks start by k-means, as PHPQ's do.
+classifier, unless one of x and s is asked for, as public code offers. Our reconstruction: the
+paper's 1 / (1 + exp(<x, s+> - <x, s->)) is replaced by softplus as in public code; the scale is
+ours (the plain sum over codebooks would be scale = M, and larger ones did better on pooled ImageNet
+features of CUB, with queries held out of the training split); embeddings are centred by batch norm
+and codebooks start by k-means, as PHPQ's do.
 """
 
 from __future__ import annotations
@@ -39,18 +40,22 @@ class PQNOptions:
 
     Attributes:
         scale: Inverse temperature of the difference of two mean cosines.
+        classification: Weight of the cross-entropy of x and of s, by one classifier.
     """
 
     scale: float = 40.0
+    classification: float = 0.0
 
     def __post_init__(self) -> None:
         check_option("pqn", f"scale={self.scale}", "above 0", good=self.scale > 0)
+        weight = self.classification
+        check_option("pqn", f"classification={weight}", "0 or more", good=weight >= 0)
 
 
 class PQN(Method):
     """A product quantizer whose triplets compare embeddings with reconstructions."""
 
-    terms = ()
+    terms = ("triplets", "classification")
 
     def __init__(self, config: RunConfig, num_classes: int, *, load_weights: bool = True) -> None:
         super().__init__()
@@ -66,6 +71,8 @@ class PQN(Method):
         self.norm = nn.BatchNorm1d(dim, affine=False) if centred else nn.Identity()
         full = replace(config.quantizer, kappa=config.quantizer.codebook_size)
         self.quantizer = ProductQuantizer(full, dim)
+        if self.options.classification:
+            self.classifier = nn.Linear(dim, num_classes)
 
     def extract(self, images: Tensor) -> Tensor:
         """Return the embeddings (B, D) float32."""
@@ -79,8 +86,15 @@ class PQN(Method):
         anchors = self.quantizer.split(extracted).flatten(1)
         soft = cast(Tensor, self.quantizer(extracted))
         scale = self.options.scale / self.quantizer.config.num_codebooks
-        loss = asymmetric_triplet_loss(anchors, soft, labels, scale)
-        return Learned(loss, (), self.quantizer.encode(extracted.detach()).to(torch.uint8))
+        triplets = asymmetric_triplet_loss(anchors, soft, labels, scale)
+        codes = self.quantizer.encode(extracted.detach()).to(torch.uint8)
+        classification = torch.zeros_like(triplets)
+        if self.options.classification:
+            for vectors in (anchors, soft):
+                logits = self.classifier(vectors) / self.config.loss.tau
+                classification = classification + F.cross_entropy(logits, labels)
+        total = triplets + self.options.classification * classification
+        return Learned(total, (triplets, classification), codes)
 
     def embed(self, images: Tensor, *, mirrored: bool = False) -> Tensor:
         """Return the embeddings (B, D) float32 of pixels (B, 3, H, W) in [0, 1]."""

@@ -79,9 +79,9 @@ class SRLH(ClassifiedHashing):
             squares = self.regions(pyramid)
             crops = [cut_out(images.float(), square) for square in squares]
             views = [self.describe(pyramid)]
-        for crop in crops:
-            views.append(self.describe(_settled(self.backbone, crop)))
+        regions = _settled(self.backbone, torch.cat(crops))  # together: small batches waste a GPU
         with torch.autocast(device, enabled=False):
+            views += self.describe(regions).chunk(len(crops))
             return self.squash(self.hash(torch.cat(views, 1)))
 
 

@@ -9,13 +9,14 @@ from __future__ import annotations
 import json
 import os
 import queue
+import shutil
 import subprocess
 import sys
 import threading
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -28,6 +29,7 @@ Say = Callable[[str], None]
 WORKER = (sys.executable, "-m", "phpq.reproduce.worker")
 SHARED = ("backbone", "features")
 FITTED_BY_FAISS = ("pq", "itq", "opq")
+TRAININGS_TO_COMPILE = 3  # a process: fewer do not win back what compiling takes
 NO_FAISS = f"faiss is not installed here, and {', '.join(FITTED_BY_FAISS)} are fitted with it"
 
 
@@ -96,10 +98,28 @@ def run_plan(plan: Plan, place: Workplace, *, processes: int, say: Say) -> GridR
     unfinished = {cell.features for cell in plan.cells if cell.key not in result.records}
     waiting = [c for c in waiting if c.kind not in SHARED or c.key in unfinished]
     say(_opening(plan, result, waiting))
+    trainings = sum(cell.kind != "shallow" for cell in waiting)
+    place = replace(place, compiled=compiling_pays(place.device, trainings, processes))
     begun = time.perf_counter()
     _Run(waiting, place, result, say).go(processes)
     result.seconds = time.perf_counter() - begun
     return result
+
+
+def compiling_pays(device: str, trainings: int, processes: int) -> bool:
+    """Tell whether backbones should be compiled, which takes half a minute before they are faster.
+
+    Processes share what was compiled, and while one compiles the others use the GPU.
+
+    Args:
+        device: As resolved: "cpu", "cuda", "cuda:1" ...
+        trainings: How many are to be run.
+        processes: How many run at once.
+    """
+    if not device.startswith("cuda") or trainings < TRAININGS_TO_COMPILE * max(1, processes):
+        return False
+    compiler = os.environ.get("CC") or next(filter(shutil.which, ("cc", "gcc", "clang")), None)
+    return compiler is not None and find_spec("triton") is not None
 
 
 class _Run:
@@ -218,15 +238,19 @@ class _Crew:
         if not answer.get("dead"):
             self.idle.append(worker)
             return cell, answer
-        worker.stop(at_once=True)
+        worker.dismiss(at_once=True)
+        worker.await_end()
         if cell is not None:
             note_failure(cell, self.place, answer["error"], answer["error"])
         return cell, answer
 
     def stop(self) -> None:
         """End all workers; what they were doing is lost, what is written stays."""
-        for worker in (*self.idle, *self.busy):
-            worker.stop(at_once=worker in self.busy)
+        crew = [*self.idle, *self.busy]
+        for worker in crew:  # all at once: on a GPU each takes seconds to let go
+            worker.dismiss(at_once=worker in self.busy)
+        for worker in crew:
+            worker.await_end()
 
 
 class _Worker:
@@ -268,13 +292,16 @@ class _Worker:
         reason = f"was killed by signal {-code}" if code < 0 else f"ended with exit code {code}"
         return {"error": f"the worker process {reason}", "again": True, "dead": True}
 
-    def stop(self, *, at_once: bool) -> None:
-        """End the process."""
+    def dismiss(self, *, at_once: bool) -> None:
+        """Tell the process to end."""
         assert self.process.stdin is not None
         if at_once:
             self.process.terminate()
         with suppress(OSError):  # it may be gone already
             self.process.stdin.close()
+
+    def await_end(self) -> None:
+        """Wait for the end of a dismissed process; kill one that does not come to it."""
         try:
             self.process.wait(timeout=10)
         except subprocess.TimeoutExpired:

@@ -79,6 +79,7 @@ def run_cell(cell: Cell, place: Workplace) -> dict[str, Any]:
         "config": recorded_config(cell.config, place.weights),
         "hardware": hardware(place.device),
         "processes_at_once": place.processes,
+        "compiled": is_compiled(cell, place),
         "commit": place.commit,
         "phpq_version": __version__,
         "started": started.isoformat(timespec="seconds"),
@@ -225,9 +226,12 @@ def _trainer(cell: Cell, place: Workplace) -> tuple[Trainer, dict[str, float]]:
     if cell.features:
         backbone, _ = read_safetensors(place.store.backbone_path(cell.features))
     shared = json.dumps([place.source, place.device, asdict(cell.config.data)])
+    config = remaining_config(cell.config)
+    if is_compiled(cell, place):
+        config = replace(config, training=replace(config.training, accelerate="full"))
     trainer = Trainer(
         place.open(),
-        remaining_config(cell.config),
+        config,
         device=resolve_device(place.device),
         reporter=SilentReporter(),
         cache=place.cache,
@@ -237,6 +241,14 @@ def _trainer(cell: Cell, place: Workplace) -> tuple[Trainer, dict[str, float]]:
     _PIXELS.clear()
     _PIXELS[shared] = trainer.pixels
     return trainer, {"loading": round(time.perf_counter() - begun, 2)}
+
+
+def is_compiled(cell: Cell, place: Workplace) -> bool:
+    """Tell whether a cell's backbone is compiled: as it is asked for, or as the grid has it."""
+    wanted = cell.config.training.accelerate
+    if cell.kind == "shallow" or not place.device.startswith("cuda"):
+        return False
+    return wanted == "full" or (wanted == "auto" and place.compiled)
 
 
 def _learn(

@@ -34,6 +34,7 @@ class Workplace:
         home: Where downloads are kept; None is the default.
         commit: Of the code; may be empty.
         processes: Cells that run at once, for the record.
+        compiled: Whether trainings that leave it open compile their backbones.
     """
 
     store: Store
@@ -44,6 +45,7 @@ class Workplace:
     home: Path | None = None
     commit: str = ""
     processes: int = 1
+    compiled: bool = False
 
     @property
     def weights(self) -> str:
@@ -65,6 +67,7 @@ class Workplace:
             "home": None if self.home is None else str(self.home),
             "commit": self.commit,
             "processes": self.processes,
+            "compiled": self.compiled,
         }
 
     @classmethod
@@ -80,6 +83,7 @@ class Workplace:
             home=None if home is None else Path(home),
             commit=data["commit"],
             processes=data["processes"],
+            compiled=data["compiled"],
         )
 
 

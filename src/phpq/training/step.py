@@ -25,6 +25,7 @@ from phpq.model.method import Method
 from phpq.training.distributed import ALONE, Group
 from phpq.training.optimizer import AveragedWeights
 
+RECOMPILATIONS = 256  # of one function in a process
 EAGER_STEPS = 8  # let cuDNN pick its algorithms and the compiler finish before the capture
 
 
@@ -96,8 +97,7 @@ class TrainStep:
         self._parallel: DistributedDataParallel | None = None
         self._fresh = True  # it is not known yet which parameters a step uses
         if group.size == 1 and acceleration(config, self.device) == "full":
-            for part in network.compiled_parts():
-                part.compile(dynamic=False)
+            _compile(network)
 
     def __call__(
         self, pixels: Tensor, labels: Tensor, rows: Tensor, parameters: Tensor
@@ -141,6 +141,16 @@ class TrainStep:
         if self._parallel is None or self._parallel.find_unused_parameters != unused:
             self._parallel = _in_parallel(self.learning, unused=unused)
         self._fresh = False
+
+
+def _compile(network: Method) -> None:
+    import torch._dynamo.config as dynamo
+
+    # A process that trains many networks in turn compiles the same code again and again; beyond
+    # this number torch would go on uncompiled, without a word.
+    dynamo.recompile_limit = max(dynamo.recompile_limit, RECOMPILATIONS)
+    for part in network.compiled_parts():
+        part.compile(dynamic=False)
 
 
 def _in_parallel(module: LearningStep, *, unused: bool) -> DistributedDataParallel:
