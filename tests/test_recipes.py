@@ -71,3 +71,15 @@ def test_a_single_epoch_is_left_to_the_method() -> None:
     config = override(recipe_config("dth"), ["training.epochs=1"])
     assert classifier_config(config) is None
     assert remaining_config(config).training.epochs == 1
+
+
+def test_a_share_of_the_rate_is_for_the_epochs_of_the_method() -> None:
+    settings = ["method.classifier_share=0.5", "method.rate_share=0.25", "training.epochs=10"]
+    config = override(RunConfig(), ["method.name=pqn", "training.learning_rate=0.008", *settings])
+    first, rest = classifier_config(config), remaining_config(config)
+    assert first is not None
+    assert first.training.learning_rate == 0.008
+    assert rest.training.learning_rate == pytest.approx(0.002)
+    assert remaining_config(rest) == rest  # it is taken once
+    with pytest.raises(ConfigError, match=r"rate_share=0.* must be above 0"):
+        override(RunConfig(), ["method.rate_share=0"])

@@ -43,6 +43,7 @@ class MethodConfig:
     # Share of the epochs, the first, in which the backbone learns to classify and nothing else:
     # losses over pairs and triplets need far more epochs from ImageNet than from there.
     classifier_share: float = 0.0
+    rate_share: float = 1.0  # of the learning rate, in the epochs that are the method's own
     options: dict[str, float] = field(default_factory=dict)  # numbers of the method's own
 
     def __post_init__(self) -> None:
@@ -50,6 +51,7 @@ class MethodConfig:
         faults.check(
             0 <= self.classifier_share < 1, f"classifier_share={self.classifier_share}", "in [0, 1)"
         )
+        faults.check(self.rate_share > 0, f"rate_share={self.rate_share}", "above 0")
         faults.raise_all()
 
 
