@@ -64,7 +64,7 @@ def read_arguments() -> argparse.Namespace:
     parser.add_argument("--one-by-one", nargs="+", default=["auto"], metavar="ACCELERATE")
     parser.add_argument("--epochs", type=int, default=10)
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--at-once", type=int, nargs="+", default=[4])
+    parser.add_argument("--at-once", type=int, nargs="*", default=[4])
     parser.add_argument("--set", action="append", default=[], metavar="STAGE.FIELD=VALUE")
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--commit", default=None)
