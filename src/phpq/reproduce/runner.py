@@ -213,7 +213,8 @@ class _Crew:
         self.threads = max(1, (os.cpu_count() or 1) // size)
         self.size = size
         self.events: queue.Queue[tuple[_Worker, Cell | None, dict[str, Any]]] = queue.Queue()
-        self.idle: list[_Worker] = []
+        # All at once: they take seconds to load torch, which pass while the first job is done.
+        self.idle = [_Worker(place, self.threads) for _ in range(size)]
         self.busy: set[_Worker] = set()
 
     @property
@@ -221,7 +222,7 @@ class _Crew:
         return bool(self.idle) or len(self.busy) < self.size
 
     def start(self, cell: Cell | None, job: dict[str, Any]) -> None:
-        """Give a job to an idle worker, or to a new one."""
+        """Give a job to an idle worker, or to one in place of a worker that died."""
         worker = self.idle.pop() if self.idle else _Worker(self.place, self.threads)
         self.busy.add(worker)
 

@@ -14,6 +14,7 @@ import os
 import signal
 import sys
 import traceback
+from contextlib import suppress
 from typing import Any, TextIO
 
 from phpq.reproduce.grid import Cell, recorded_config
@@ -48,6 +49,7 @@ def serve(jobs: TextIO, answers: TextIO) -> None:
     import phpq.training  # noqa: F401  here, or the first cell's seconds would count it
 
     limit_threads(setup["threads"])
+    _wake(place.device)
     for line in jobs:
         answer = do_job(json.loads(line), place)
         answers.write(json.dumps(answer) + "\n")
@@ -106,6 +108,15 @@ def limit_threads(threads: int) -> None:
         import torch
 
         torch.set_num_threads(threads)
+
+
+def _wake(device: str) -> None:
+    """Let the driver set the process up on the GPU, which takes seconds, before a cell waits."""
+    if device.startswith("cuda"):
+        import torch
+
+        with suppress(RuntimeError):  # the first cell will say what is wrong, in its own log
+            torch.zeros(1, device=device)
 
 
 def _out_of_memory(error: Exception) -> bool:
