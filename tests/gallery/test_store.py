@@ -4,7 +4,9 @@ import json
 import shutil
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
+import lance
 import numpy as np
 import pytest
 
@@ -214,3 +216,21 @@ def test_codes_of_another_model_are_refused(tmp_path: Path) -> None:
     path.write_text(json.dumps(json.loads(path.read_text()) | {"model_fingerprint": "other"}))
     with pytest.raises(FormatError, match="made by another model"):
         GalleryStore.open(tmp_path / "g")
+
+
+def test_a_commit_while_it_is_opened_is_no_damage(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    writer = make_store(tmp_path / "g")
+    writer.put([make_record("x")])
+    plain = lance.dataset
+
+    def slow(*given: Any, **named: Any) -> Any:
+        opened = plain(*given, **named)
+        monkeypatch.undo()  # once
+        writer.put([make_record("y")])
+        return opened
+
+    monkeypatch.setattr(lance, "dataset", slow)
+    assert ids_of(GalleryStore.open(tmp_path / "g")) == ["x"]
+    assert ids_of(GalleryStore.open(tmp_path / "g")) == ["x", "y"]

@@ -126,14 +126,15 @@ class GalleryStore:
             FormatError: If it is no gallery, damaged, or holds another model's codes.
         """
         manifest = read_manifest(folder)
+        seen = newest_seen(folder)  # first: a writer may commit while the dataset is opened
         with damage_named(folder):
             dataset = lance.dataset(folder / IMAGES, version=version)
             names = set(dataset.schema.names)
             stored = json.loads((dataset.schema.metadata or {}).get(METADATA_KEY, b"{}"))
-        if version is None and newest_seen(folder) > dataset.version:
+        if version is None and seen > dataset.version:
             raise FormatError(
-                f"The gallery {str(folder)!r} is damaged: its version {newest_seen(folder)} is "
-                f"missing, the newest left is {dataset.version}. {repair_command(folder)}"
+                f"The gallery {str(folder)!r} is damaged: its version {seen} is missing, the "
+                f"newest left is {dataset.version}. {repair_command(folder)}"
             )
         missing = set(base_schema(manifest).names) - names
         if missing:
