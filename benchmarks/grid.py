@@ -7,12 +7,17 @@ Both wall times include all starts. One by one may be timed at some of the code 
 (--one-by-one-bits): then its trainings count once for every length that the others have, its start
 and what trainings share once. The cost of a cell hardly depends on its length; the cells' seconds
 are written beside the result.
+
+With --commands the same trainings are run a third way, as `phpq train` commands one after the
+other: each starts anew, decodes the images and learns its own classifier. What the grid gives over
+that is what it shares, and several at once.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import subprocess
 import sys
 import tempfile
 import time
@@ -38,6 +43,8 @@ def main() -> None:
             run(options, folder / f"1-{mode}", cache, processes=1, bits=alone, accelerate=mode)
             for mode in options.one_by_one
         ]
+        if options.commands:
+            rows.append(run_commands(options, folder / "commands", bits=alone))
     content = {
         "data": options.data.partition(":")[0],
         "epochs": options.epochs,
@@ -62,13 +69,17 @@ def read_arguments() -> argparse.Namespace:
     parser.add_argument("--bits", type=int, nargs="+", default=[16])
     parser.add_argument("--one-by-one-bits", type=int, nargs="+", default=None)
     parser.add_argument("--one-by-one", nargs="+", default=["auto"], metavar="ACCELERATE")
+    parser.add_argument("--commands", action="store_true", help="phpq train, one by one, too")
     parser.add_argument("--epochs", type=int, default=10)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--at-once", type=int, nargs="*", default=[4])
     parser.add_argument("--set", action="append", default=[], metavar="STAGE.FIELD=VALUE")
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--commit", default=None)
-    return parser.parse_args()
+    options = parser.parse_args()
+    if options.commands and options.data.startswith("plumage"):
+        parser.error("--commands is for photographs: the grid has settings of its own for plumage")
+    return options
 
 
 def run(
@@ -124,6 +135,34 @@ def run(
     }
 
 
+def run_commands(options: argparse.Namespace, folder: Path, *, bits: list[int]) -> dict[str, Any]:
+    """Train the same by one command after the other; returns wall seconds."""
+    seconds = {}
+    settings = [word for setting in options.set for word in ("--set", setting)]
+    weights = ["--weights", options.weights] if options.weights else []
+    for method in options.methods.split(","):
+        for length in bits:
+            name = f"{method}-{length}"
+            words = [sys.executable, "-m", "phpq", "train", options.data]
+            words += ["--method", method, "--bits", str(length), *weights, *settings]
+            words += ["--epochs", str(options.epochs), "--seed", str(options.seed)]
+            words += ["--out", str(folder / name), "--json"]
+            begun = time.perf_counter()
+            subprocess.run(words, check=True, stdout=subprocess.DEVNULL)
+            seconds[name] = round(time.perf_counter() - begun, 1)
+            print(f"phpq train, {name}: {seconds[name]} s", file=sys.stderr, flush=True)
+    total = round(sum(seconds.values()), 1)
+    return {
+        "processes": 0,
+        "lengths": len(bits),
+        "compiled": False,
+        "cells": len(seconds),
+        "seconds": total,
+        "training_seconds": total,
+        "cell_seconds": seconds,
+    }
+
+
 def compare(rows: list[dict[str, Any]], *, lengths: int) -> list[dict[str, Any]]:
     """Add to each row its seconds for all lengths, and how they stand to the best one by one."""
     for row in rows:
@@ -137,11 +176,12 @@ def compare(rows: list[dict[str, Any]], *, lengths: int) -> list[dict[str, Any]]
 
 def print_table(rows: list[dict[str, Any]]) -> None:
     """Print a line for each way to run the cells."""
-    print("at once  compiled  cells run  seconds  seconds for all  times the best one by one")
+    print(" at once  compiled  cells run  seconds  seconds for all  times the best one by one")
     for row in rows:
         print(
-            f"{row['processes']:7}  {'yes' if row['compiled'] else 'no':>8}  {row['cells']:9}  "
-            f"{row['seconds']:7.1f}  {row['seconds_for_all']:15.1f}  {row['times_as_fast']:26.2f}"
+            f"{row['processes'] or 'commands':>8}  {'yes' if row['compiled'] else 'no':>8}  "
+            f"{row['cells']:9}  {row['seconds']:7.1f}  {row['seconds_for_all']:15.1f}  "
+            f"{row['times_as_fast']:26.2f}"
         )
 
 
