@@ -36,15 +36,25 @@ def main() -> None:
         if not cache.is_dir():  # decodes the images
             run(options, Path(scratch) / "warm", cache, processes=1, bits=options.bits, epochs=1)
         alone = options.one_by_one_bits or options.bits
-        rows = [
-            run(options, folder / str(number), cache, processes=number, bits=options.bits)
-            for number in options.at_once
-        ] + [
-            run(options, folder / f"1-{mode}", cache, processes=1, bits=alone, accelerate=mode)
-            for mode in options.one_by_one
-        ]
+        rows: list[dict[str, Any]] = []
+
+        def note(row: dict[str, Any]) -> None:
+            """Write down all that is known so far: an interrupted run keeps what it measured."""
+            rows.append(row)
+            write(options, rows)
+
+        for number in options.at_once:
+            note(run(options, folder / str(number), cache, processes=number, bits=options.bits))
+        for mode in options.one_by_one:
+            name = folder / f"1-{mode}"
+            note(run(options, name, cache, processes=1, bits=alone, accelerate=mode))
         if options.commands:
-            rows.append(run_commands(options, folder / "commands", bits=alone))
+            note(run_commands(options, folder / "commands", bits=alone))
+    print_table(rows)
+
+
+def write(options: argparse.Namespace, rows: list[dict[str, Any]]) -> None:
+    """Write the rows, and how they compare."""
     content = {
         "data": options.data.partition(":")[0],
         "epochs": options.epochs,
@@ -55,7 +65,6 @@ def main() -> None:
         "rows": compare(rows, lengths=len(options.bits)),
     }
     options.out.write_text(json.dumps(content, indent=2) + "\n")
-    print_table(content["rows"])
 
 
 def read_arguments() -> argparse.Namespace:
@@ -68,7 +77,7 @@ def read_arguments() -> argparse.Namespace:
     parser.add_argument("--methods", default="dpsh,orthohash,pqn,phpq")
     parser.add_argument("--bits", type=int, nargs="+", default=[16])
     parser.add_argument("--one-by-one-bits", type=int, nargs="+", default=None)
-    parser.add_argument("--one-by-one", nargs="+", default=["auto"], metavar="ACCELERATE")
+    parser.add_argument("--one-by-one", nargs="*", default=["auto"], metavar="ACCELERATE")
     parser.add_argument("--commands", action="store_true", help="phpq train, one by one, too")
     parser.add_argument("--epochs", type=int, default=10)
     parser.add_argument("--seed", type=int, default=0)
@@ -168,9 +177,9 @@ def compare(rows: list[dict[str, Any]], *, lengths: int) -> list[dict[str, Any]]
     for row in rows:
         times = lengths / row["lengths"]
         row["seconds_for_all"] = round(row["seconds"] + (times - 1) * row["training_seconds"], 1)
-    best = min(row["seconds_for_all"] for row in rows if row["processes"] == 1)
+    alone = [row["seconds_for_all"] for row in rows if row["processes"] == 1]
     for row in rows:
-        row["times_as_fast"] = round(best / row["seconds_for_all"], 2)
+        row["times_as_fast"] = round(min(alone) / row["seconds_for_all"], 2) if alone else None
     return rows
 
 
@@ -181,7 +190,7 @@ def print_table(rows: list[dict[str, Any]]) -> None:
         print(
             f"{row['processes'] or 'commands':>8}  {'yes' if row['compiled'] else 'no':>8}  "
             f"{row['cells']:9}  {row['seconds']:7.1f}  {row['seconds_for_all']:15.1f}  "
-            f"{row['times_as_fast']:26.2f}"
+            f"{row['times_as_fast'] or '-':>26}"
         )
 
 

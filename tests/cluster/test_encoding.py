@@ -99,9 +99,11 @@ def test_a_node_dies_and_nothing_is_lost_or_doubled(
         source = write_source(tmp_path, images, twice=True)
 
         def kill() -> None:
-            images.wait_for(2)  # both actors are in the middle of a stretch
-            cluster.remove_node(next(iter(cluster.worker_nodes)), allow_graceful=False)
-            images.gate.set()
+            try:
+                images.wait_for(2)  # both actors are in the middle of a stretch
+                cluster.remove_node(next(iter(cluster.worker_nodes)), allow_graceful=False)
+            finally:
+                images.gate.set()  # or the test would wait where it should fail
 
         killer = threading.Thread(target=kill)
         killer.start()
