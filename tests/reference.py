@@ -68,15 +68,22 @@ def average_precision_over_permutations(
     scores: Sequence[float], relevant: Sequence[bool], cutoff: int | None = None
 ) -> float:
     """Average the AP over every order of the gallery that keeps the scores descending."""
+    values = average_precisions_of_orders(scores, relevant, cutoff)
+    return math.fsum(values) / len(values)
+
+
+def average_precisions_of_orders(
+    scores: Sequence[float], relevant: Sequence[bool], cutoff: int | None = None
+) -> list[float]:
+    """Return the AP of every order of the gallery that keeps the scores descending."""
     groups: dict[float, list[bool]] = {}
     for score, hit in sorted(zip(scores, relevant, strict=True), key=lambda pair: -pair[0]):
         groups.setdefault(score, []).append(hit)
     orders = [list(itertools.permutations(group)) for group in groups.values()]
-    values = [
+    return [
         average_precision_loop([hit for group in choice for hit in group], cutoff)
         for choice in itertools.product(*orders)
     ]
-    return math.fsum(values) / len(values)
 
 
 def expected_hits_loop(scores: Sequence[float], relevant: Sequence[bool]) -> list[Fraction]:

@@ -23,6 +23,7 @@ def scores(method: str, value: float, bits: int) -> RetrievalScores:
     return RetrievalScores(
         method=method,
         map=value,
+        map_range=(value, value),
         precision_at={1: value, 10: value / 2},
         pr_curve=PrecisionRecallCurve((0.0, 1.0), (value, value)),
         queries=8,

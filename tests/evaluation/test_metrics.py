@@ -13,6 +13,7 @@ from phpq.codes import FloatArray, IntArray
 from phpq.errors import ShapeError
 from phpq.evaluation.metrics import (
     RetrievalMetrics,
+    average_precision_range,
     code_health,
     mean_average_precision,
     measure,
@@ -25,6 +26,7 @@ from phpq.evaluation.ranking import TieGroups, label_groups, rank_codes, rank_sc
 from reference import (
     average_precision_loop,
     average_precision_over_permutations,
+    average_precisions_of_orders,
     precision_at_loop,
     precision_at_recall_loop,
     random_codebooks,
@@ -57,6 +59,16 @@ def test_expected_ap_is_the_mean_over_all_orders_of_ties(
     fast = tie_aware_average_precision(rank(scores, relevant), cutoff=cutoff)
     twin = average_precision_over_permutations(scores, relevant, cutoff)
     assert fast.tolist() == [pytest.approx(twin, abs=1e-12)]
+
+
+@given(items=ranked_list)
+@settings(max_examples=60, deadline=None)
+def test_the_range_is_that_of_all_orders_of_ties(items: list[tuple[int, bool]]) -> None:
+    scores, relevant = zip(*items, strict=True)
+    worst, best = average_precision_range(rank(scores, relevant))
+    values = average_precisions_of_orders(scores, relevant)
+    assert worst.tolist() == [pytest.approx(min(values), abs=1e-12)]
+    assert best.tolist() == [pytest.approx(max(values), abs=1e-12)]
 
 
 def test_without_ties_it_is_plain_average_precision() -> None:
@@ -133,6 +145,9 @@ def test_means_equal_loops_over_queries_and_skip_queries_without_relevant_items(
     )
     expected = [average_precision_over_permutations(s, r) for s, r in pairs]
     assert result.map == pytest.approx(math.fsum(expected) / len(pairs), abs=1e-12)
+    every = [average_precisions_of_orders(s, r) for s, r in pairs]
+    for end, choose in zip(result.map_range, (min, max), strict=True):
+        assert end == pytest.approx(math.fsum(map(choose, every)) / len(pairs), abs=1e-12)
     assert (result.queries, result.excluded) == (len(pairs), 12 - len(pairs))
     assert result.excluded >= 1
     assert result.gallery == 7
@@ -152,6 +167,7 @@ def test_no_query_with_relevant_items_gives_zero_and_not_nan() -> None:
     blocks = list(rank_scores(scores, np.array([5, 6]), gallery_labels=np.array([0, 1, 2])))
     result = measure(blocks, cutoffs=(1,))
     assert (result.map, result.queries, result.excluded) == (0.0, 0, 2)
+    assert result.map_range == (0.0, 0.0)
     assert result.precision_at == {1: 0.0}
     assert set(result.curve.precision) == {0.0}
 

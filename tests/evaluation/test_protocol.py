@@ -108,6 +108,8 @@ def test_scores_become_plain_json_in_per_cent() -> None:
     data = json.loads(json.dumps(scores.to_dict()))
     assert data["map"] == pytest.approx(100)
     assert scores.map_percent == data["map"]
+    assert data["map_range"][0] <= data["map"] + 1e-9
+    assert data["map"] <= data["map_range"][1] + 1e-9
     assert data["precision_at"]["10"] == pytest.approx(100)
     assert data["precision_at"]["100"] == pytest.approx(10)
     assert len(data["pr_curve"]["precision"]) == len(data["pr_curve"]["recall"]) == 101

@@ -46,6 +46,29 @@ def test_the_table_of_methods() -> None:
     assert "DPSH is more" not in text
 
 
+def test_what_the_order_of_ties_could_make_of_it() -> None:
+    plan = cub_plan("table1", "srlh", "adsh", "phpq")
+    records = made_up_records(plan, {"srlh": 50.0, "adsh": 60.0, "phpq": 78.0})
+    for record in records.values():
+        record["map_range"] = [record["map"] - 5, record["map"] + 9]
+        if record["method"] == "adsh":
+            record |= {"map_learned": 70.0, "best_map_learned": 70.0}
+            record["map_learned_range"] = [69.0, 71.0]
+        if record["method"] == "phpq" and record["seed"]:
+            del record["map_range"]  # measured before there were ranges
+    shown = table_section(build_table(plan, "table1", records), {})
+    (table,) = (b for b in shown.blocks if isinstance(b, Table) and "worst" in b.columns[0])
+    assert table.columns == ("worst and best order of ties", "16 bits: worst", "best")
+    assert table.rows == (
+        ("ADSH, database learned from labels", "69.00", "71.00"),
+        ("ADSH, database encoded", "56.00", "70.00"),
+        ("SRLH (our reconstruction)", "46.00 †", "60.00 †"),
+        ("PHPQ", "73.00", "87.00"),
+    )
+    plain = section("table1", {"phpq": 78.0}, "phpq")
+    assert not any(isinstance(b, Table) and "worst" in b.columns[0] for b in plain.blocks)
+
+
 def test_who_beats_phpq_is_said() -> None:
     plan = tiny_plan("table1", "cfh", "phpq")
     table = build_table(plan, "table1", made_up_records(plan, {"cfh": 9.0, "phpq": 8.0}))

@@ -44,6 +44,7 @@ class RetrievalMetrics:
 
     Attributes:
         map: Mean average precision over the whole gallery, 0 to 1.
+        map_range: What MAP would be in the worst and in the best order of the tied items.
         precision_at: Mean precision of the first N hits, for each N asked for.
         curve: The precision-recall curve.
         queries: Queries that were averaged.
@@ -52,6 +53,7 @@ class RetrievalMetrics:
     """
 
     map: float
+    map_range: tuple[float, float]
     precision_at: dict[int, float]
     curve: PrecisionRecallCurve
     queries: int
@@ -127,6 +129,31 @@ def tie_aware_average_precision(groups: TieGroups, *, cutoff: int | None = None)
     terms = hits / size * ((groups.relevant_before + 1) * plain + rate * weighted)
     total = np.bincount(groups.query, weights=terms, minlength=len(groups.relevant_total))
     return total / np.maximum(np.minimum(groups.relevant_total, depth), 1)
+
+
+def average_precision_range(groups: TieGroups) -> tuple[Float64Array, Float64Array]:
+    """Return the average precision of each query in the worst and in the best order of its ties.
+
+    A measure that takes ties as they come may be anything in between. The r relevant of n tied
+    items stand on r ranks in a row, after s others, of which N stand before the group: s = N in the
+    best order, N + n - r in the worst. They add
+
+        sum_{i=1..r} (R + i) / (s + i) = r + (R - s) (H(s + r) - H(s)).
+
+    Args:
+        groups: A block of ranked queries.
+
+    Returns:
+        Two arrays (B,) float64; 0 for a query without relevant items.
+    """
+    harmonic = _harmonic_numbers(groups.gallery_size)
+    hits, found = groups.relevant, groups.relevant_before
+    values = []
+    for before in (groups.size_before + groups.size - hits, groups.size_before):
+        terms = hits + (found - before) * (harmonic[before + hits] - harmonic[before])
+        total = np.bincount(groups.query, weights=terms, minlength=len(groups.relevant_total))
+        values.append(total / np.maximum(groups.relevant_total, 1))
+    return values[0], values[1]
 
 
 def mean_average_precision(blocks: Iterable[TieGroups], *, cutoff: int | None = None) -> float:
@@ -225,10 +252,12 @@ def measure(
         recall_points: Levels of the precision-recall curve.
     """
     ap_total, queries, seen, gallery = 0.0, 0, 0, 0
+    range_total = np.zeros(2)
     hits_total = np.zeros(len(cutoffs))
     curve_total = np.zeros(_positive("recall_points", recall_points, least=2))
     for groups in blocks:
         ap_total += float(tie_aware_average_precision(groups).sum())
+        range_total += [part.sum() for part in average_precision_range(groups)]
         hits_total += precision_at(groups, cutoffs).sum(axis=0)
         curve_total += precision_at_recall(groups, recall_points).sum(axis=0)
         queries += int(np.count_nonzero(groups.relevant_total))
@@ -239,8 +268,10 @@ def measure(
         recall=tuple(level / (recall_points - 1) for level in range(recall_points)),
         precision=tuple(float(value) for value in curve_total / divisor),
     )
+    lowest, highest = (range_total / divisor).tolist()
     return RetrievalMetrics(
         map=ap_total / divisor,
+        map_range=(lowest, highest),
         precision_at={
             int(n): float(value) for n, value in zip(cutoffs, hits_total / divisor, strict=True)
         },

@@ -72,6 +72,8 @@ class RetrievalScores:
     Attributes:
         method: "codes", "float" or "pq".
         map: Tie-aware mean average precision over the whole gallery.
+        map_range: What it would be in the worst and in the best order of tied images; a tool that
+            takes ties as they come reports something in between.
         precision_at: Mean precision of the first N hits, for each N.
         pr_curve: Interpolated precision at 101 levels of recall.
         queries: Queries that were averaged.
@@ -83,6 +85,7 @@ class RetrievalScores:
 
     method: str
     map: float
+    map_range: tuple[float, float]
     precision_at: dict[int, float]
     pr_curve: PrecisionRecallCurve
     queries: int
@@ -101,6 +104,7 @@ class RetrievalScores:
         return {
             "method": self.method,
             "map": self.map_percent,
+            "map_range": [100 * value for value in self.map_range],
             "precision_at": {str(n): 100 * value for n, value in self.precision_at.items()},
             "pr_curve": {
                 "recall": [100 * value for value in self.pr_curve.recall],
@@ -232,6 +236,7 @@ def _scores(
     return RetrievalScores(
         method=method,
         map=metrics.map,
+        map_range=metrics.map_range,
         precision_at=metrics.precision_at,
         pr_curve=metrics.curve,
         queries=metrics.queries,

@@ -36,6 +36,8 @@ def table_section(table: Data, notes: Mapping[str, str]) -> Section:
     remarks = _remarks(table, notes)
     if remarks:
         blocks.insert(1, Note(tuple(remarks), as_list=True))
+    if table["table"] == "table1" and any(_ranges(row) for row in table["rows"]):
+        blocks.append(_ties(table))
     blocks += [_seconds(table), _facts(table)]
     return Section(TITLES[table["table"]], tuple(blocks), lead=_lead(table))
 
@@ -120,6 +122,29 @@ def _epochs(table: Data) -> Table:
         "Shallow methods are fitted once, after the last epoch."
     )
     return Table(tuple(columns), tuple(rows), caption=caption)
+
+
+def _ties(table: Data) -> Table:
+    columns = ["worst and best order of ties"]
+    for bits in table["bits"]:
+        columns += [f"{bits} bits: worst", "best"]
+    rows = []
+    for row in table["rows"]:
+        cells: list[str | float | None] = [_title(row)]
+        for bits in table["bits"]:
+            ends = row["cells"][str(bits)]["range"] or (None, None)
+            cells += [_score(end, None, row) for end in ends]
+        rows.append(tuple(cells))
+    caption = (
+        "Short codes leave many images at the same distance. Above, MAP is its mean over all "
+        "orders of such ties; a tool that takes them as they come may report anything in this "
+        "range."
+    )
+    return Table(tuple(columns), tuple(rows), caption=caption)
+
+
+def _ranges(row: Data) -> list[list[float]]:
+    return [cell["range"] for cell in row["cells"].values() if cell["range"]]
 
 
 def _seconds(table: Data) -> Table:
