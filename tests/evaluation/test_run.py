@@ -87,6 +87,8 @@ def test_the_page_shows_last_and_best_together_and_asks_for_nothing(
     page = (folder / "report.html").read_text("utf-8")
     assert f"{evaluation.codes.map_percent:.2f}" in page
     assert f"{evaluation.posthoc_pq.map_percent:.2f}" in page
+    lowest, highest = evaluation.codes.map_range_percent
+    assert f"in the worst order it would be {lowest:.2f}, in the best {highest:.2f}" in page
     assert "last evaluated epoch" in page
     assert "40.00" in page
     assert "best evaluated epoch" in page

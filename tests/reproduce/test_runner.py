@@ -200,9 +200,9 @@ def test_real_workers_do_the_same_as_this_process(
 @pytest.mark.parametrize(
     ("device", "trainings", "processes", "pays"),
     [
-        ("cuda", 24, 8, True),
-        ("cuda:1", 3, 0, True),
-        ("cuda", 23, 8, False),  # too few to win back the start
+        ("cuda", 48, 8, True),
+        ("cuda:1", 6, 0, True),
+        ("cuda", 47, 8, False),  # too few to win back the start
         ("cpu", 1000, 4, False),
     ],
 )

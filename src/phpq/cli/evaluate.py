@@ -14,8 +14,6 @@ from phpq.cli.settings import home
 if TYPE_CHECKING:
     from phpq.evaluation.run import Evaluation
 
-_TIES_MATTER = 0.1  # per cent of MAP: less is not worth a line
-
 
 def evaluate(
     run: Annotated[Path, typer.Argument(help="A folder that phpq train wrote.")],
@@ -80,11 +78,9 @@ def _facts(evaluation: Evaluation, run: Path) -> list[tuple[str, str]]:
             f"float search {1000 * timing.float_seconds:.1f} ms ({timing.ratio:.1f} x)",
         ),
     ]
-    lowest, highest = (100 * value for value in codes.map_range)
-    if highest - lowest >= _TIES_MATTER:
-        rows.append(
-            ("ties", f"MAP from {lowest:.2f} to {highest:.2f}, as tied images are put in order")
-        )
+    lowest, highest = (f"{value:.2f}" for value in codes.map_range_percent)
+    if lowest != highest:
+        rows.append(("ties", f"MAP from {lowest} to {highest}, as tied images are put in order"))
     if evaluation.held_out:
         rows.append(("queries", f"{evaluation.held_out} a class, held out of the training split"))
     if epochs is not None:

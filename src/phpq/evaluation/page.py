@@ -81,7 +81,7 @@ def _summary(evaluation: Evaluation) -> str:
         )
     if codes.excluded:
         text += f" {codes.excluded:,} queries have no image of their class in the gallery."
-    lowest, highest = (f"{100 * value:.2f}" for value in codes.map_range)
+    lowest, highest = (f"{value:.2f}" for value in codes.map_range_percent)
     if lowest != highest:
         text += (
             " MAP is its mean over all orders of images that score the same; in the worst order it "

@@ -99,12 +99,18 @@ class RetrievalScores:
         """MAP in per cent, as tables print it."""
         return 100 * self.map
 
+    @property
+    def map_range_percent(self) -> tuple[float, float]:
+        """MAP in the worst and in the best order of ties, in per cent."""
+        lowest, highest = self.map_range
+        return 100 * lowest, 100 * highest
+
     def to_dict(self) -> dict[str, Any]:
         """Return plain data for JSON; MAP, P@N and the curve are in per cent."""
         return {
             "method": self.method,
             "map": self.map_percent,
-            "map_range": [100 * value for value in self.map_range],
+            "map_range": list(self.map_range_percent),
             "precision_at": {str(n): 100 * value for n, value in self.precision_at.items()},
             "pr_curve": {
                 "recall": [100 * value for value in self.pr_curve.recall],

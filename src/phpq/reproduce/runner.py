@@ -29,7 +29,7 @@ Say = Callable[[str], None]
 WORKER = (sys.executable, "-m", "phpq.reproduce.worker")
 SHARED = ("backbone", "features")
 FITTED_BY_FAISS = ("pq", "itq", "opq")
-TRAININGS_TO_COMPILE = 3  # a process: fewer do not win back what compiling takes
+TRAININGS_TO_COMPILE = 6  # a process: a cautious guess of what wins back the start
 NO_FAISS = f"faiss is not installed here, and {', '.join(FITTED_BY_FAISS)} are fitted with it"
 
 
@@ -107,9 +107,10 @@ def run_plan(plan: Plan, place: Workplace, *, processes: int, say: Say) -> GridR
 
 
 def compiling_pays(device: str, trainings: int, processes: int) -> bool:
-    """Tell whether backbones should be compiled, which takes half a minute before they are faster.
+    """Tell whether backbones should be compiled: faster trainings after a slower start.
 
-    Processes share what was compiled, and while one compiles the others use the GPU.
+    Eight at once on an H200 moved 11,000 images a second captured, 13,900 compiled, the first of
+    them only after a minute.
 
     Args:
         device: As resolved: "cpu", "cuda", "cuda:1" ...

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from phpq.evaluation.report import Block, Note, Section, Settings, Table
@@ -36,7 +36,8 @@ def table_section(table: Data, notes: Mapping[str, str]) -> Section:
     remarks = _remarks(table, notes)
     if remarks:
         blocks.insert(1, Note(tuple(remarks), as_list=True))
-    if table["table"] == "table1" and any(_ranges(row) for row in table["rows"]):
+    known = any(cell["range"] for row in table["rows"] for cell in row["cells"].values())
+    if table["table"] == "table1" and known:
         blocks.append(_ties(table))
     blocks += [_seconds(table), _facts(table)]
     return Section(TITLES[table["table"]], tuple(blocks), lead=_lead(table))
@@ -107,44 +108,58 @@ def _main(table: Data) -> Table:
 
 
 def _epochs(table: Data) -> Table:
-    columns, rows = ["last and best epoch"], []
-    for bits in table["bits"]:
-        columns += [f"{bits} bits: last", "best"]
-    for row in table["rows"]:
-        cells: list[str | float | None] = [_title(row)]
-        for bits in table["bits"]:
-            cell = row["cells"][str(bits)]
-            cells.append(_score(cell["mean"], cell["std"], row))
-            cells.append(_score(cell["best_mean"], cell["best_std"], row))
-        rows.append(tuple(cells))
     caption = (
         "The best epoch is picked by the very queries that it is measured on, so it flatters. "
         "Shallow methods are fitted once, after the last epoch."
     )
-    return Table(tuple(columns), tuple(rows), caption=caption)
+
+    def scores(cell: Data, row: Data) -> tuple[str, str]:
+        return (
+            _score(cell["mean"], cell["std"], row),
+            _score(cell["best_mean"], cell["best_std"], row),
+        )
+
+    return _pairs(table, "last and best epoch", ("last", "best"), scores, caption)
 
 
 def _ties(table: Data) -> Table:
-    columns = ["worst and best order of ties"]
-    for bits in table["bits"]:
-        columns += [f"{bits} bits: worst", "best"]
-    rows = []
-    for row in table["rows"]:
-        cells: list[str | float | None] = [_title(row)]
-        for bits in table["bits"]:
-            ends = row["cells"][str(bits)]["range"] or (None, None)
-            cells += [_score(end, None, row) for end in ends]
-        rows.append(tuple(cells))
     caption = (
         "Short codes leave many images at the same distance. Above, MAP is its mean over all "
         "orders of such ties; a tool that takes them as they come may report anything in this "
         "range."
     )
+
+    def scores(cell: Data, row: Data) -> tuple[str, str]:
+        lowest, highest = cell["range"] or (None, None)
+        return _score(lowest, None, row), _score(highest, None, row)
+
+    return _pairs(table, "worst and best order of ties", ("worst", "best"), scores, caption)
+
+
+def _pairs(
+    table: Data,
+    title: str,
+    names: tuple[str, str],
+    scores: Callable[[Data, Data], tuple[str, str]],
+    caption: str,
+) -> Table:
+    """Show two figures of every cell side by side.
+
+    Args:
+        table: From `build_table`.
+        title: Of the first column.
+        names: Of the two figures.
+        scores: The figures of a cell, which stands in a row.
+        caption: Of the table.
+    """
+    columns = [title]
+    for bits in table["bits"]:
+        columns += [f"{bits} bits: {names[0]}", names[1]]
+    rows = [
+        (_title(row), *(s for b in table["bits"] for s in scores(row["cells"][str(b)], row)))
+        for row in table["rows"]
+    ]
     return Table(tuple(columns), tuple(rows), caption=caption)
-
-
-def _ranges(row: Data) -> list[list[float]]:
-    return [cell["range"] for cell in row["cells"].values() if cell["range"]]
 
 
 def _seconds(table: Data) -> Table:

@@ -318,7 +318,7 @@ def _measure(cell: Cell, coded: Coded, place: Workplace) -> dict[str, Any]:
     facts = plain.to_dict()
     measured: dict[str, Any] = {
         "map": plain.map_percent,
-        "map_range": facts["map_range"],
+        "map_range": list(plain.map_range_percent),
         "precision_at": facts["precision_at"],
         "health": facts["health"],
         "gallery": plain.gallery,
@@ -327,7 +327,7 @@ def _measure(cell: Cell, coded: Coded, place: Workplace) -> dict[str, Any]:
     if coded.learned is not None:
         learned = scores(coded.learned)
         measured["map_learned"] = learned.map_percent
-        measured["map_learned_range"] = learned.to_dict()["map_range"]
+        measured["map_learned_range"] = list(learned.map_range_percent)
         measured["precision_at_learned"] = learned.to_dict()["precision_at"]
     if cell.keep:
         if coded.codebooks.unit:  # float vectors say more than their codes; signs do not

@@ -25,7 +25,6 @@ from phpq.model.method import Method
 from phpq.training.distributed import ALONE, Group
 from phpq.training.optimizer import AveragedWeights
 
-RECOMPILATIONS = 256  # of one function in a process
 EAGER_STEPS = 8  # let cuDNN pick its algorithms and the compiler finish before the capture
 
 
@@ -146,9 +145,9 @@ class TrainStep:
 def _compile(network: Method) -> None:
     import torch._dynamo.config as dynamo
 
-    # A process that trains many networks in turn compiles the same code again and again; beyond
-    # this number torch would go on uncompiled, without a word.
-    dynamo.recompile_limit = max(dynamo.recompile_limit, RECOMPILATIONS)
+    # A process that trains one network after the other compiles the same code for each of them;
+    # beyond this limit, 8 by default, torch goes on uncompiled.
+    dynamo.recompile_limit = max(dynamo.recompile_limit, dynamo.accumulated_recompile_limit)
     for part in network.compiled_parts():
         part.compile(dynamic=False)
 
