@@ -105,7 +105,7 @@ def pooling_shares(model: Model, query: Query) -> tuple[FloatArray, ...]:
     network = phpq_network(model)
     with torch.no_grad():
         view = Views(model.card.config.data).encode(torch.tensor(query.pixels[None]))
-        levels = network.backbone(network.backbone.normalise(view))
+        levels = network.backbone(view)
         powers = [
             level[0].clamp(min=1e-6).pow(rho)
             for level, rho in zip(levels, network.pooling.rho, strict=True)
@@ -119,7 +119,7 @@ def true_slopes(model: Model, query: Query) -> tuple[FloatArray, ...]:
     words = torch.tensor(model.codebooks.decode(query.code[None]))
     with torch.no_grad():
         view = Views(model.card.config.data).encode(torch.tensor(query.pixels[None]))
-        levels = network.backbone(network.backbone.normalise(view))
+        levels = network.backbone(view)
     leaves = [level.clone().requires_grad_() for level in levels]
     embedding = network.norm(network.transform(network.pooling(leaves)))
     score = (network.quantizer.split(embedding).flatten(1) * words).sum()

@@ -99,7 +99,7 @@ def test_a_channel_is_spread_as_the_pooling_takes_it() -> None:
     assert isinstance(network, Network)
     with torch.no_grad():
         view = torch.tensor(square(model)[None]).float() / 255
-        maps = network.backbone(network.backbone.normalise(view))
+        maps = network.backbone(view)
     evidence = match_evidence(model, square(model), code=CODE)
     for level, features, rho in zip(evidence.levels, maps, network.pooling.rho, strict=True):
         for channel in range(0, len(level), 7):
@@ -224,7 +224,7 @@ class Hashing(Method):
         self.backbone = build_backbone(tiny_config().model)
 
     def embed(self, images: Tensor, *, mirrored: bool = False) -> Tensor:
-        deepest: Tensor = self.backbone(self.backbone.normalise(images))[-1]
+        deepest: Tensor = self.backbone(images)[-1]
         return torch.where(deepest.mean((2, 3))[:, :16] >= 0, 1.0, -1.0)
 
     def export(self) -> Codebooks:

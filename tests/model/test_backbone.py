@@ -65,7 +65,8 @@ def test_maps_with_channels_last_are_turned() -> None:
     ).eval()
     images = torch.rand(1, 3, 64, 64)
     with torch.no_grad():
-        raw, maps = pyramid(images), Backbone(pyramid, 3)(images)
+        backbone = Backbone(pyramid, 3)
+        raw, maps = pyramid(backbone.normalise(images)), backbone(images)
     assert [tuple(m.shape) for m in maps] == [(1, 32, 8, 8), (1, 64, 4, 4), (1, 128, 2, 2)]
     assert torch.equal(maps[0][0, :, 2, 5], raw[0][0, 2, 5])
 
@@ -87,6 +88,15 @@ def test_pixels_get_the_statistics_of_the_weights() -> None:
     std = torch.tensor([0.229, 0.224, 0.225]).view(3, 1, 1)
     torch.testing.assert_close(imagenet, (images - mean) / std)
     torch.testing.assert_close(halves, 2 * images - 1)
+
+
+def test_the_pyramid_is_that_of_normalised_pixels() -> None:
+    images = torch.rand(2, 3, 32, 32)
+    backbone = build("test_efficientnet").eval()
+    with torch.no_grad():
+        maps, expected = backbone(images), backbone.pyramid(backbone.normalise(images))
+    for level, other in zip(maps, expected, strict=True):
+        torch.testing.assert_close(level, other)
 
 
 @pytest.mark.parametrize("levels", [1, 2, 5])

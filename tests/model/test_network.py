@@ -32,7 +32,7 @@ def test_the_parts_are_joined_as_the_paper_joins_them(pixels: torch.Tensor) -> N
     network = tiny_network("model.embedding_norm=none").eval()
     with torch.no_grad():
         output = network(pixels)
-        fused = network.pooling(network.backbone(network.backbone.normalise(pixels)))
+        fused = network.pooling(network.backbone(pixels))
     transform, classifier = network.transform, network.classifier
     for image in range(len(pixels)):
         embedding = linear_loop(

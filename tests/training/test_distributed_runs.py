@@ -31,7 +31,10 @@ RUNS = {
     "streamed_and_fitted_last": settings(
         "lsh", "method.features=finetuned", "training.images_on_device=off"
     ),
-    "two_parts": settings("dth", "method.classifier_share=0.5", "training.ema_decay=0"),
+    # With seed 0 rounding decides about one activation, and the loss about 0.554 or 0.569.
+    "two_parts": settings(
+        "dth", "method.classifier_share=0.5", "training.ema_decay=0", "training.seed=1"
+    ),
     "only_fitted": settings("opq", "method.features=imagenet"),
     "bfloat16": settings("phpq", "training.precision=bf16"),
 }

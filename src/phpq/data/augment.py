@@ -75,20 +75,10 @@ class Views:
             (B, 3, crop_size, crop_size) float32 in [0, 1].
         """
         x, y, width, height, mirror = parameters[:, :5].unbind(1)
-        zero = torch.zeros_like(x)
-        # Output corners [-1, 1] map to the crop box in the same units; mirror turns x around.
-        theta = torch.stack(
-            [
-                torch.stack([width * mirror, zero, 2 * x - 1], 1),
-                torch.stack([zero, height, 2 * y - 1], 1),
-            ],
-            1,
-        )
+        # The stored square is [-1, 1]^2; a negative half width turns x around.
+        boxes = torch.stack([2 * x - 1, 2 * y - 1, width * mirror, height], 1)
         size = self.config.crop_size
-        grid = F.affine_grid(theta, [len(pixels), 3, size, size], align_corners=False)
-        images = F.grid_sample(
-            pixels.float() / 255, grid, padding_mode="border", align_corners=False
-        )
+        images = cut_boxes(pixels.float(), boxes, (size, size)) / 255
         return _colour(images, parameters[:, 5:]) if self.config.jitter else images
 
     def encode(self, pixels: Tensor) -> Tensor:
@@ -103,6 +93,30 @@ class Views:
         return F.interpolate(
             images, size=(size, size), mode="bilinear", align_corners=False, antialias=True
         ).clamp(0, 1)
+
+
+def cut_boxes(images: Tensor, boxes: Tensor, size: tuple[int, int]) -> Tensor:
+    """Sample a box from each image, bilinear; beyond the border its last pixels go on.
+
+    Args:
+        images: (B, C, H, W) float.
+        boxes: (B, 4): centre x, y and half the width and height, the image being [-1, 1]^2. A
+            negative half mirrors. Differentiable.
+        size: Height and width of what is returned, (B, C, height, width).
+    """
+    height, width = size
+    x, y, half_width, half_height = boxes.unbind(1)
+    columns = x[:, None] + half_width[:, None] * cell_centres(width, boxes.device)
+    rows = y[:, None] + half_height[:, None] * cell_centres(height, boxes.device)
+    # Not `affine_grid`: it multiplies matrices, which takes longer than the sampling itself.
+    places = (columns[:, None, :].expand(-1, height, -1), rows[:, :, None].expand(-1, -1, width))
+    grid = torch.stack(places, 3)
+    return F.grid_sample(images, grid, padding_mode="border", align_corners=False)
+
+
+def cell_centres(count: int, device: torch.device) -> Tensor:
+    """Return the centres (count,) float32 of the equal cells of [-1, 1]."""
+    return (2 * torch.arange(count, device=device) + 1) / count - 1
 
 
 def _colour(images: Tensor, factors: Tensor) -> Tensor:

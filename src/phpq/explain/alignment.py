@@ -79,7 +79,7 @@ def _measure(backbone: Backbone) -> tuple[float, ...]:
     with torch.inference_mode(False), torch.enable_grad():
         noise = torch.rand(_PROBES, 3, _PROBE_SIDE, _PROBE_SIDE, generator=generator)
         pixels = noise.to(some.device).requires_grad_()
-        levels = backbone(backbone.normalise(pixels))
+        levels = backbone(pixels)
         return tuple(_offset(pixels, level) for level in levels)
 
 

@@ -187,7 +187,7 @@ def _pyramids(model: Model, network: Network, square: NDArray[np.uint8]) -> list
     with torch.no_grad():
         view = Views(config).encode(torch.tensor(square[None]).to(model.device))
         views = [view, view.flip(-1)] if config.eval_flip else [view]
-        pyramids = [network.backbone(network.backbone.normalise(one)) for one in views]
+        pyramids = [network.backbone(one) for one in views]
     return [[level.float().requires_grad_() for level in pyramid] for pyramid in pyramids]
 
 
@@ -239,7 +239,7 @@ def _last_level_energy(model: Model, square: NDArray[np.uint8]) -> FloatArray:
     backbone, config = model.network.backbone, model.card.config.data
     with torch.no_grad():
         view = Views(config).encode(torch.tensor(square[None]).to(model.device))
-        deepest = backbone(backbone.normalise(view))[-1]
+        deepest = backbone(view)[-1]
         energy: FloatArray = deepest[0].float().square().sum(dim=0).cpu().numpy()
     return energy
 

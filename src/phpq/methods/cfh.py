@@ -64,7 +64,7 @@ class CFH(ClassifiedHashing):
 
     def extract(self, images: Tensor) -> Tensor:
         """Return the features F of every place, (B, C, h * w) float32."""
-        pyramid: list[Tensor] = self.backbone(self.backbone.normalise(images))
+        pyramid: list[Tensor] = self.backbone(images)
         return pyramid[-1].float().flatten(2)
 
     def class_scores(self, features: Tensor) -> Tensor:

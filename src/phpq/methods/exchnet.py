@@ -142,7 +142,7 @@ class ExchNet(AsymmetricHashing):
 
     def extract(self, images: Tensor) -> Any:
         """Return the `Parts` of pixels (B, 3, H, W) in [0, 1]."""
-        shallow, deep = self.backbone(self.backbone.normalise(images))
+        shallow, deep = self.backbone(images)
         maps = self.attention(shallow)
         attended = (maps[:, :, None] * shallow[:, None]).flatten(1, 2)  # (B, PARTS * C, h, w)
         parts = self.blocks(attended).float().mean((2, 3)).unflatten(1, (PARTS, -1))

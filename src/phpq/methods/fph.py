@@ -66,6 +66,6 @@ class FPH(ClassifiedHashing):
 
     def extract(self, images: Tensor) -> Tensor:
         """Return b (B, bits) float32."""
-        pyramid = self.backbone(self.backbone.normalise(images))
+        pyramid = self.backbone(images)
         with torch.autocast(images.device.type, enabled=False):
             return self.squash(self.hash(self.describe(pyramid)) + self.structure(pyramid))

@@ -83,7 +83,7 @@ class HashingMethod(Method):
 
     def extract(self, images: Tensor) -> Tensor:
         """Return u (B, bits) float32."""
-        pyramid = self.backbone(self.backbone.normalise(images))
+        pyramid = self.backbone(images)
         with torch.autocast(images.device.type, enabled=False):
             return self.squash(self.hash(self.describe(pyramid)))
 

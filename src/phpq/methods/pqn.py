@@ -76,7 +76,7 @@ class PQN(Method):
 
     def extract(self, images: Tensor) -> Tensor:
         """Return the embeddings (B, D) float32."""
-        pyramid = self.backbone(self.backbone.normalise(images))
+        pyramid = self.backbone(images)
         with torch.autocast(images.device.type, enabled=False):
             pooled = pyramid[-1].float().mean((2, 3))
             return cast(Tensor, self.norm(self.transform(pooled)))

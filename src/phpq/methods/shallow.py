@@ -71,7 +71,7 @@ class ShallowMethod(Method):
         return (features + self._pooled(images.flip(-1))) / 2 if mirrored else features
 
     def _pooled(self, images: Tensor) -> Tensor:
-        pyramid: list[Tensor] = self.backbone(self.backbone.normalise(images))
+        pyramid: list[Tensor] = self.backbone(images)
         with torch.autocast(images.device.type, enabled=False):
             return pyramid[-1].float().mean((2, 3))
 

@@ -14,10 +14,10 @@ from dataclasses import dataclass
 from typing import ClassVar, cast
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from phpq.config import RunConfig
+from phpq.data.augment import cell_centres, cut_boxes
 from phpq.methods.classified import ClassifiedHashing, CodeOptions
 from phpq.methods.hashing import HEAD_DEVIATION
 from phpq.model.backbone import Backbone
@@ -72,7 +72,6 @@ class SRLH(ClassifiedHashing):
 
     def extract(self, images: Tensor) -> Tensor:
         """Return b (B, bits) float32."""
-        images = self.backbone.normalise(images)
         pyramid = self.backbone(images)
         device = images.device.type
         with torch.autocast(device, enabled=False):
@@ -116,7 +115,7 @@ def square_of(scores: Tensor, smallest: float) -> Tensor:
 def _moments(share: Tensor) -> tuple[Tensor, Tensor]:
     """Return mean and variance (B,) of (B, n) shares of the n equal cells of [-1, 1]."""
     cells = share.shape[1]
-    centres = (2 * torch.arange(cells, device=share.device) + 1) / cells - 1
+    centres = cell_centres(cells, share.device)
     mean = share @ centres
     # Mass is spread over a cell, not put at its centre: a flat map has variance 1/3 at any size.
     return mean, share @ centres.square() - mean.square() + 1 / (3 * cells**2)
@@ -125,10 +124,7 @@ def _moments(share: Tensor) -> tuple[Tensor, Tensor]:
 def cut_out(images: Tensor, squares: Tensor) -> Tensor:
     """Sample squares (B, 3) from images (B, C, H, W): (B, C, H / 2, W / 2), bilinear."""
     x, y, half = squares.unbind(1)
-    none = torch.zeros_like(x)
-    affine = torch.stack([half, none, x, none, half, y], 1).view(-1, 2, 3)
-    batch, channels, height, width = images.shape
-    size = [batch, channels, max(height // 2, 1), max(width // 2, 1)]
-    grid = F.affine_grid(affine, size, align_corners=False)
-    crops = F.grid_sample(images, grid, padding_mode="border", align_corners=False)
+    height, width = images.shape[2:]
+    size = max(height // 2, 1), max(width // 2, 1)
+    crops = cut_boxes(images, torch.stack([x, y, half, half], 1), size)
     return crops.contiguous(memory_format=torch.channels_last)

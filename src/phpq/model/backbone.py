@@ -1,6 +1,6 @@
 """Images to a feature pyramid: any timm model that offers `features_only`.
 
-In: a normalised batch (B, 3, H, W). Out: the deepest maps of the pyramid, shallow first, each
+In: pixels (B, 3, H, W) in [0, 1]. Out: the deepest maps of the pyramid, shallow first, each
 (B, C, h, w). Weights come from timm's hub, from a local file, or from nowhere.
 """
 
@@ -53,8 +53,8 @@ class Backbone(nn.Module):
         return (images - cast(Tensor, self.mean)) / cast(Tensor, self.std)
 
     def forward(self, images: Tensor) -> list[Tensor]:
-        """Return the pyramid of a normalised batch: `levels` maps (B, C, h, w), shallow first."""
-        maps: list[Tensor] = self.pyramid(images)
+        """Return `levels` maps (B, C, h, w) of pixels (B, 3, H, W) in [0, 1], shallow first."""
+        maps: list[Tensor] = self.pyramid(self.normalise(images))
         return [m.permute(0, 3, 1, 2) for m in maps] if self._channels_last else list(maps)
 
 

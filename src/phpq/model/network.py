@@ -75,7 +75,7 @@ class Network(Method):
         return both.flatten(1) / 2
 
     def _embed(self, images: Tensor) -> Tensor:
-        pyramid = self.backbone(self.backbone.normalise(images))
+        pyramid = self.backbone(images)
         # Small and sensitive: the head is computed in float32 whatever the backbone ran in.
         with torch.autocast(images.device.type, enabled=False):
             return cast(Tensor, self.norm(self.transform(self.pooling(pyramid))))
