@@ -72,17 +72,20 @@ class AveragedWeights:
         self.decay = decay
         pairs = zip(source.state_dict().values(), target.state_dict().values(), strict=True)
         floating = [(s, t) for s, t in pairs if s.is_floating_point()]
-        self.sources = [s for s, _ in floating]
-        self.targets = [t for _, t in floating]
-        self.weight = torch.ones((), device=self.sources[0].device)
+        self.weight = torch.ones((), device=floating[0][0].device)
+        # An average is descent with decay: t - w (t - s), with -s for a gradient. The fused kernel
+        # of the optimizer reads and writes everything once, and takes w from the device.
+        for s, t in floating:
+            t.grad = s
+        targets = [t for _, t in floating]
+        self.mover = torch.optim.SGD(
+            targets, lr=self.weight, weight_decay=1.0, maximize=True, fused=True
+        )
 
     def set_step(self, step: int) -> None:
         """Choose the weight of the next update; outside the captured graph."""
         self.weight.fill_(1 - min(self.decay, (1 + step) / (10 + step)))
 
-    @torch.no_grad()
     def update(self) -> None:
         """Move every target a little towards its source."""
-        change = torch._foreach_sub(self.sources, self.targets)
-        torch._foreach_mul_(change, self.weight)
-        torch._foreach_add_(self.targets, change)
+        self.mover.step()
