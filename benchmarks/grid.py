@@ -4,9 +4,9 @@
 
 Trainings are run into fresh folders, one by one and several at once, from the same decoded images.
 Both wall times include all starts. One by one may be timed at some of the code lengths only
-(--one-by-one-bits): then its trainings count once for every length that the others have, its start
-and what trainings share once. The cost of a cell hardly depends on its length; the cells' seconds
-are written beside the result.
+(--one-by-one-bits): then every further length is taken to cost what the cheapest timed cell of each
+method did, so that what is done once in a process, as compiling, counts once. The cost of a cell
+hardly depends on its length; the cells' seconds are written beside the result.
 
 With --commands the same trainings are run a third way, as `phpq train` commands one after the
 other: each starts anew, decodes the images and learns its own classifier. What the grid gives over
@@ -131,10 +131,7 @@ def run(
         "compiled": any(record["compiled"] for record in records),
         "cells": len(records),
         "seconds": round(seconds, 1),
-        # What depends on the length, and so is run for each.
-        "training_seconds": round(
-            sum(r["seconds"]["all"] for r in records if r["kind"] == "training"), 1
-        ),
+        "further_length_seconds": round(sum(cheapest(records).values()), 1),
         "cell_seconds": {record["key"]: record["seconds"] for record in records},
         "images_per_second": {
             r["key"]: r["images_per_second"] for r in records if "images_per_second" in r
@@ -142,6 +139,17 @@ def run(
         "map": {r["key"]: round(r["map"], 2) for r in records if "map" in r},
         "hardware": records[0]["hardware"],
     }
+
+
+def cheapest(records: list[dict[str, Any]]) -> dict[str, float]:
+    """Return for each method the least that a cell of its own took, over the lengths."""
+    least: dict[str, float] = {}
+    for record in records:
+        if record["kind"] in ("training", "shallow"):
+            name = f"{record['method']}, {record['features']}"
+            seconds = record["seconds"]["all"]
+            least[name] = min(least.get(name, seconds), seconds)
+    return least
 
 
 def run_commands(options: argparse.Namespace, folder: Path, *, bits: list[int]) -> dict[str, Any]:
@@ -167,7 +175,7 @@ def run_commands(options: argparse.Namespace, folder: Path, *, bits: list[int]) 
         "compiled": False,
         "cells": len(seconds),
         "seconds": total,
-        "training_seconds": total,
+        "further_length_seconds": round(total / len(bits), 1),
         "cell_seconds": seconds,
     }
 
@@ -175,8 +183,8 @@ def run_commands(options: argparse.Namespace, folder: Path, *, bits: list[int]) 
 def compare(rows: list[dict[str, Any]], *, lengths: int) -> list[dict[str, Any]]:
     """Add to each row its seconds for all lengths, and how they stand to the best one by one."""
     for row in rows:
-        times = lengths / row["lengths"]
-        row["seconds_for_all"] = round(row["seconds"] + (times - 1) * row["training_seconds"], 1)
+        further = (lengths - row["lengths"]) * row["further_length_seconds"]
+        row["seconds_for_all"] = round(row["seconds"] + further, 1)
     alone = [row["seconds_for_all"] for row in rows if row["processes"] == 1]
     for row in rows:
         row["times_as_fast"] = round(min(alone) / row["seconds_for_all"], 2) if alone else None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import sys
 from collections.abc import Callable
@@ -13,7 +14,8 @@ import pytest
 from made_up_grids import Finished, made_up_record, tiny_place, tiny_plan, tiny_subject
 from phpq.reproduce import runner
 from phpq.reproduce.grid import Plan
-from phpq.reproduce.runner import GridResult, collect, compiling_pays, run_plan
+from phpq.reproduce.runner import GridResult, collect, run_plan
+from phpq.reproduce.sharing import MPS_SHARE
 from phpq.reproduce.workplace import Workplace
 
 # Dies at cells that are named in the file "deadly", once for each time they are named there.
@@ -30,6 +32,8 @@ for line in sys.stdin:
         names = deadly.read_text().split() if deadly.exists() else []
         with (folder / "order").open("a") as order:
             order.write(cell["key"] + "\\n")
+        with (folder / "compiled").open("a") as told:
+            told.write(cell["key"] + " " + str(job["compiled"]) + "\\n")
         named = [name for name in names if cell["key"].startswith(name)]
         if named:
             names.remove(named[0])
@@ -197,29 +201,34 @@ def test_real_workers_do_the_same_as_this_process(
         assert result.records[key][name] == pytest.approx(expected[name]), name
 
 
-@pytest.mark.parametrize(
-    ("device", "trainings", "processes", "pays"),
-    [
-        ("cuda", 48, 8, True),
-        ("cuda:1", 6, 0, True),
-        ("cuda", 47, 8, False),  # too few to win back the start
-        ("cpu", 1000, 4, False),
-    ],
-)
-def test_long_grids_on_a_gpu_compile(
-    monkeypatch: pytest.MonkeyPatch, device: str, trainings: int, processes: int, pays: bool
-) -> None:
-    monkeypatch.setenv("CC", "cc")
-    monkeypatch.setattr(runner, "find_spec", lambda name: object())
-    assert compiling_pays(device, trainings, processes) is pays
+def test_cells_are_told_whether_to_compile(puppets: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(runner, "compiling_pays", lambda device, images: True)
+    plan = tiny_plan("table1", "lsh", "dpsh", "hashnet", "phpq")
+    result, _ = run(plan, puppets)
+    told = dict(line.split() for line in (puppets / "compiled").read_text().splitlines())
+    assert told.keys() == set(result.ran)
+    kinds = {cell.key: cell.kind for cell in plan.cells}
+    by_kind = {(kinds[key], answer) for key, answer in told.items()}
+    assert {("shallow", "False"), ("training", "True")} <= by_kind
+    assert ("shallow", "True") not in by_kind
+    first = (puppets / "order").read_text().split()[:2]
+    assert sorted(told[key] for key in first) == ["False", "True"]  # one fills the cache
 
 
-def test_nothing_is_compiled_without_a_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("CC", raising=False)
-    monkeypatch.setattr("shutil.which", lambda name: None)
-    monkeypatch.setattr(runner, "find_spec", lambda name: object())
-    assert not compiling_pays("cuda", 100, 8)
-    monkeypatch.setenv("CC", "cc")
-    assert compiling_pays("cuda", 100, 8)
-    monkeypatch.setattr(runner, "find_spec", lambda name: None)  # no triton
-    assert not compiling_pays("cuda", 100, 8)
+def test_workers_get_their_share_of_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv(MPS_SHARE, raising=False)
+    seen: list[dict[str, str]] = []
+
+    class Process:
+        stdin = io.StringIO()
+
+    def start(words: object, *, env: dict[str, str], **_: object) -> Process:
+        seen.append(env)
+        return Process()
+
+    monkeypatch.setattr("subprocess.Popen", start)
+    plan = tiny_plan("table1", "phpq")
+    place = tiny_place(plan, Path("unused"))
+    for size in (1, 4):
+        runner._Crew(size, place)
+    assert [env.get(MPS_SHARE) for env in seen] == [None, *["60"] * 4]

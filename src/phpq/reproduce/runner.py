@@ -9,12 +9,11 @@ from __future__ import annotations
 import json
 import os
 import queue
-import shutil
 import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from importlib.util import find_spec
@@ -22,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from phpq.reproduce.grid import Cell, Plan
+from phpq.reproduce.sharing import Compiling, compiling_pays, gpu_share, images_to_learn
 from phpq.reproduce.worker import do_job, note_failure
 from phpq.reproduce.workplace import Workplace
 
@@ -29,7 +29,6 @@ Say = Callable[[str], None]
 WORKER = (sys.executable, "-m", "phpq.reproduce.worker")
 SHARED = ("backbone", "features")
 FITTED_BY_FAISS = ("pq", "itq", "opq")
-TRAININGS_TO_COMPILE = 6  # a process: a cautious guess of what wins back the start
 NO_FAISS = f"faiss is not installed here, and {', '.join(FITTED_BY_FAISS)} are fitted with it"
 
 
@@ -98,29 +97,13 @@ def run_plan(plan: Plan, place: Workplace, *, processes: int, say: Say) -> GridR
     unfinished = {cell.features for cell in plan.cells if cell.key not in result.records}
     waiting = [c for c in waiting if c.kind not in SHARED or c.key in unfinished]
     say(_opening(plan, result, waiting))
-    trainings = sum(cell.kind != "shallow" for cell in waiting)
-    place = replace(place, compiled=compiling_pays(place.device, trainings, processes))
+    gallery = int(place.facts["gallery"])
+    images = sum(images_to_learn(cell, gallery) for cell in waiting)
+    place = replace(place, compiled=compiling_pays(place.device, images))
     begun = time.perf_counter()
     _Run(waiting, place, result, say).go(processes)
     result.seconds = time.perf_counter() - begun
     return result
-
-
-def compiling_pays(device: str, trainings: int, processes: int) -> bool:
-    """Tell whether backbones should be compiled: faster trainings after a slower start.
-
-    Eight at once on an H200 moved 11,000 images a second captured, 13,900 compiled, the first of
-    them only after a minute.
-
-    Args:
-        device: As resolved: "cpu", "cuda", "cuda:1" ...
-        trainings: How many are to be run.
-        processes: How many run at once.
-    """
-    if not device.startswith("cuda") or trainings < TRAININGS_TO_COMPILE * max(1, processes):
-        return False
-    compiler = os.environ.get("CC") or next(filter(shutil.which, ("cc", "gcc", "clang")), None)
-    return compiler is not None and find_spec("triton") is not None
 
 
 class _Run:
@@ -135,6 +118,7 @@ class _Run:
         self.result = result
         self.say = say
         self.tried: set[str] = set()
+        self.compiling = Compiling(pays=place.compiled, gallery=int(place.facts["gallery"]))
 
     def go(self, processes: int) -> None:
         """Run all cells."""
@@ -157,18 +141,22 @@ class _Run:
 
     def _hand_out(self, crew: _Crew) -> None:
         while True:
-            while crew.free and (cell := self._next()) is not None:
-                crew.start(cell, {"cell": cell.to_dict()})
+            cells: list[Cell] = []
+            while len(cells) < crew.free and (ready := self._next()) is not None:
+                cells.append(ready)
+            compiled = self.compiling.choose(cells, {*self.result.records, *self.result.failed})
+            for cell in cells:
+                crew.start(cell, {"cell": cell.to_dict(), "compiled": compiled[cell.key]})
             if not crew.busy:
                 return
-            cell, answer = crew.wait()
-            assert cell is not None  # decoding is over
-            if answer.get("again") and cell.key not in self.tried:
-                self.tried.add(cell.key)
-                self.say(f"{cell.label}: {answer['error']}; it is tried once more")
-                self.waiting.append(cell)
+            ended, answer = crew.wait()
+            assert ended is not None  # decoding is over
+            if answer.get("again") and ended.key not in self.tried:
+                self.tried.add(ended.key)
+                self.say(f"{ended.label}: {answer['error']}; it is tried once more")
+                self.waiting.append(ended)
             else:
-                self._ended(cell, answer)
+                self._ended(ended, answer)
 
     def _next(self) -> Cell | None:
         """Take the first cell whose start is there; cells whose start failed are given up."""
@@ -215,16 +203,19 @@ class _Crew:
         self.size = size
         self.events: queue.Queue[tuple[_Worker, Cell | None, dict[str, Any]]] = queue.Queue()
         # All at once: they take seconds to load torch, which pass while the first job is done.
-        self.idle = [_Worker(place, self.threads) for _ in range(size)]
+        self.idle = [self._hire() for _ in range(size)]
         self.busy: set[_Worker] = set()
 
     @property
-    def free(self) -> bool:
-        return bool(self.idle) or len(self.busy) < self.size
+    def free(self) -> int:
+        return self.size - len(self.busy)
+
+    def _hire(self) -> _Worker:
+        return _Worker(self.place, self.threads, gpu_share(self.size))
 
     def start(self, cell: Cell | None, job: dict[str, Any]) -> None:
         """Give a job to an idle worker, or to one in place of a worker that died."""
-        worker = self.idle.pop() if self.idle else _Worker(self.place, self.threads)
+        worker = self.idle.pop() if self.idle else self._hire()
         self.busy.add(worker)
 
         def speak() -> None:
@@ -258,7 +249,7 @@ class _Crew:
 class _Worker:
     """A process that does jobs."""
 
-    def __init__(self, place: Workplace, threads: int) -> None:
+    def __init__(self, place: Workplace, threads: int, environment: Mapping[str, str]) -> None:
         self.thread: threading.Thread | None = None
         # numpy reads these when it is loaded: workers must not fight over cores.
         limits = {f"{name}_NUM_THREADS": str(threads) for name in ("OMP", "OPENBLAS", "MKL")}
@@ -271,7 +262,7 @@ class _Worker:
             stdout=subprocess.PIPE,
             text=True,
             encoding="utf-8",
-            env=os.environ | limits,
+            env={**os.environ, **limits, **environment},
         )
         self._send({"place": place.to_dict(), "threads": threads})
 

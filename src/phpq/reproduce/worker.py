@@ -15,6 +15,7 @@ import signal
 import sys
 import traceback
 from contextlib import suppress
+from dataclasses import replace
 from typing import Any, TextIO
 
 from phpq.reproduce.grid import Cell, recorded_config
@@ -57,7 +58,11 @@ def serve(jobs: TextIO, answers: TextIO) -> None:
 
 
 def do_job(job: dict[str, Any], place: Workplace) -> dict[str, Any]:
-    """Do one job: {"decode": [cells]} or {"cell": cell}; never raises for what a cell does.
+    """Do one job: {"decode": [cells]}, or {"cell": cell}; never raises for what a cell does.
+
+    Args:
+        job: May say for its cell whether it is "compiled", in place of the workplace.
+        place: Data set, device and folder.
 
     Returns:
         {"record": ...}, or {"error": "...", "again": bool} for what went wrong.
@@ -66,6 +71,7 @@ def do_job(job: dict[str, Any], place: Workplace) -> dict[str, Any]:
         if "decode" in job:
             decode_once([Cell.from_dict(cell) for cell in job["decode"]], place)
             return {"record": None}
+        place = replace(place, compiled=job.get("compiled", place.compiled))
         return {"record": run_cell(Cell.from_dict(job["cell"]), place)}
     except Exception as error:  # one cell that fails must not take the others with it
         text = f"{type(error).__name__}: {error}"
