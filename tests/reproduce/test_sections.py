@@ -59,6 +59,7 @@ def test_what_the_order_of_ties_could_make_of_it() -> None:
     shown = table_section(build_table(plan, "table1", records), {})
     (table,) = (b for b in shown.blocks if isinstance(b, Table) and "worst" in b.columns[0])
     assert table.columns == ("worst and best order of ties", "16 bits: worst", "best")
+    assert "a range may miss the mean above" in table.caption
     assert table.rows == (
         ("ADSH, database learned from labels", "69.00", "71.00"),
         ("ADSH, database encoded", "56.00", "70.00"),
@@ -116,3 +117,23 @@ def test_slips_of_the_paper_gaps_and_words_of_people() -> None:
     assert "cells are not run yet" in text
     assert "Alpha was tried." in text
     assert "another table" not in text
+
+
+def test_means_over_fewer_seeds_are_named() -> None:
+    plan = cub_plan("table1", "dpsh", "pqn", "phpq", bits=(16, 32))
+    records = made_up_records(plan, {"dpsh": 40.0, "pqn": 75.0, "phpq": 78.0})
+    gone = [
+        plan.places["table1", name, bits, seed]
+        for name, bits, seed in (("dpsh", 16, 1), ("dpsh", 32, 1), ("pqn", 32, 0), ("pqn", 32, 2))
+    ]
+    text = notes_of(table_section(build_table(plan, "table1", without(records, gone)), {}))
+    assert "Of seeds 0, 2 only, at 16, 32 bits: DPSH." in text
+    assert "Of seed 1 only, at 32 bits: PQN." in text
+    assert "empty" not in text
+    gone.append(plan.places["table1", "pqn", 32, 1])
+    text = notes_of(table_section(build_table(plan, "table1", without(records, gone)), {}))
+    assert "5 cells are not run yet: 1 place is empty." in text
+
+
+def without(records: dict[str, Any], keys: list[str]) -> dict[str, Any]:
+    return {key: record for key, record in records.items() if key not in keys}

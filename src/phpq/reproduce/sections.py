@@ -128,6 +128,11 @@ def _ties(table: Data) -> Table:
         "orders of such ties; a tool that takes them as they come may report anything in this "
         "range."
     )
+    cells = [cell for row in table["rows"] for cell in row["cells"].values()]
+    if any(cell["range"] and len(cell["range_seeds"]) < len(cell["seeds"]) for cell in cells):
+        caption += (
+            " Cells that did not record it are left out, so that a range may miss the mean above."
+        )
 
     def scores(cell: Data, row: Data) -> tuple[str, str]:
         lowest, highest = cell["range"] or (None, None)
@@ -191,10 +196,32 @@ def _remarks(table: Data, notes: Mapping[str, str]) -> list[str]:
             )
     if table["paper"] is not None and table["paper"]["note"]:
         remarks.append(table["paper"]["note"])
-    if table["missing"]:
-        remarks.append(f"{len(table['missing'])} cells are not run yet: their places are empty.")
+    remarks += _gaps(table)
     known = {table["table"], *(row["name"] for row in table["rows"])}
     return remarks + [text for name, text in notes.items() if name in known]
+
+
+def _gaps(table: Data) -> list[str]:
+    """Say what is missing: empty places, and means over fewer seeds than the others."""
+    fewer: dict[tuple[str, tuple[str, ...]], list[str]] = {}
+    empty = 0
+    for row in table["rows"]:
+        lengths: dict[tuple[str, ...], list[str]] = {}
+        for bits, cell in row["cells"].items():
+            seeds = tuple(cell["seeds"])
+            empty += not seeds
+            if seeds and len(seeds) < len(table["seeds"]):
+                lengths.setdefault(seeds, []).append(bits)
+        for seeds, bits in lengths.items():
+            fewer.setdefault((", ".join(bits), seeds), []).append(row["title"])
+    lines = []
+    if empty:
+        places = "1 place is" if empty == 1 else f"{empty} places are"
+        lines.append(f"{len(table['missing'])} cells are not run yet: {places} empty.")
+    for (bits, seeds), titles in fewer.items():
+        shown = f"seed{'s' if len(seeds) > 1 else ''} {', '.join(seeds)}"
+        lines.append(f"Of {shown} only, at {bits} bits: {'; '.join(titles)}.")
+    return lines
 
 
 def _facts(table: Data) -> Settings:

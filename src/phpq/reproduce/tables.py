@@ -131,7 +131,8 @@ def _cell(found: Sequence[dict[str, Any]], line: _Line) -> dict[str, Any]:
     values = [record[line.value] for record in found]
     best = [record[line.best] for record in found]
     rates = [record["images_per_second"] for record in found if "images_per_second" in record]
-    ranges = [record[f"{line.value}_range"] for record in found if f"{line.value}_range" in record]
+    ranged = [record for record in found if f"{line.value}_range" in record]
+    ranges = [record[f"{line.value}_range"] for record in ranged]
     return {
         "paper": None,
         "mean": _mean(values),
@@ -139,6 +140,7 @@ def _cell(found: Sequence[dict[str, Any]], line: _Line) -> dict[str, Any]:
         "difference": None,
         "seeds": {str(record["seed"]): round(record[line.value], 2) for record in found},
         "range": [_mean(ends) for ends in zip(*ranges, strict=True)] if ranges else None,
+        "range_seeds": [record["seed"] for record in ranged],
         "best_mean": _mean(best),
         "best_std": round(statistics.stdev(best), 2) if len(best) > 1 else None,
         "seconds": _mean([record["seconds"]["all"] for record in found]),
