@@ -51,7 +51,13 @@ def cluster() -> Iterator[Any]:
 
         made = Cluster(
             initialize_head=True,
-            head_node_args={**NODE, "num_cpus": 0, "include_dashboard": False},
+            head_node_args={
+                **NODE,
+                "num_cpus": 0,
+                "include_dashboard": False,
+                # A killed node refuses at once: five refusals need not be three seconds apart.
+                "_system_config": {"health_check_period_ms": 500},
+            },
         )
         try:
             made.add_node(**NODE)
