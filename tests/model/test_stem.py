@@ -14,7 +14,7 @@ from phpq.model.stem import FoldedStem, fold_stem, folded_weight
 def stem(**changes: object) -> nn.Conv2d:
     settings: dict[str, object] = {"kernel_size": 7, "stride": 2, "padding": 3, "bias": False}
     torch.manual_seed(0)
-    return nn.Conv2d(3, 5, **{**settings, **changes}).double()  # type: ignore[arg-type]
+    return nn.Conv2d(3, 6, **{**settings, **changes}).double()  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("size", [(32, 32), (18, 40), (2, 2), (17, 32), (32, 17), (1, 1)])
@@ -63,7 +63,15 @@ def test_weights_keep_their_names() -> None:
 
 @pytest.mark.parametrize(
     "changes",
-    [{"kernel_size": 3, "padding": 1}, {"stride": 1}, {"padding": 2}, {"bias": True}],
+    [
+        {"kernel_size": 3, "padding": 1},
+        {"stride": 1},
+        {"padding": 2},
+        {"dilation": 2},
+        {"groups": 3},
+        {"padding_mode": "reflect"},
+        {"bias": True},
+    ],
 )
 def test_other_convolutions_stay(changes: dict[str, object]) -> None:
     layer = stem(**changes)

@@ -42,4 +42,5 @@ def fold_stem(backbone: nn.Module) -> None:
 
 def _can_be_folded(conv: nn.Conv2d) -> bool:
     shape = (conv.in_channels, conv.kernel_size, conv.stride, conv.padding, conv.dilation)
-    return shape == (3, (7, 7), (2, 2), (3, 3), (1, 1)) and conv.bias is None
+    plain = conv.groups == 1 and conv.padding_mode == "zeros" and conv.bias is None
+    return plain and shape == (3, (7, 7), (2, 2), (3, 3), (1, 1))

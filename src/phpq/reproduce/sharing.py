@@ -1,6 +1,6 @@
 """How the cells of a grid share one GPU: when compiling pays, who compiles first, and fair shares.
 
-All numbers are of ResNet-18, 224 pixels, batches of 64, eight processes on one H200 (CUDA MPS).
+All numbers are of DSH with ResNet-18, 224 pixels, batches of 64, on one H200: docs/results/grid.md
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from phpq.recipes import remaining_config
 from phpq.reproduce.grid import Cell
 
 # Compiling takes half a minute. Alone it raises 9,600 images/s to 13,000, which wins that back
-# after 1.1 million images; eight at once, 12,300 to 17,900.
+# after 1.1 million images. (Eight at once, in an earlier version: 12,300 to 14,800.)
 IMAGES_TO_COMPILE = 1_500_000
 # Of a GPU's multiprocessors, in per cent, summed over the processes. Eight that may take 30 each
 # disturb each other less than eight that may take all: 20,000 images/s against 17,900.
@@ -80,8 +80,8 @@ class Compiling:
 def gpu_share(processes: int) -> dict[str, str]:
     """Return what a worker's environment says about its share of a GPU under MPS.
 
-    It bounds one process while others are there; without MPS it has no effect. What the user has
-    set stays.
+    It bounds a process even when the others have ended; without MPS it has no effect. What the user
+    has set stays.
     """
     if processes <= 1 or MPS_SHARE in os.environ:
         return {}

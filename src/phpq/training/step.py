@@ -96,10 +96,10 @@ class TrainStep:
         self.learning = LearningStep(network, config.training.precision, group)
         self._parallel: DistributedDataParallel | None = None
         self._fresh = True  # it is not known yet which parameters a step uses
-        self.draw = draw_images
+        self.view = training_view
         if group.size == 1 and acceleration(config, self.device) == "full":
             _compile(network)
-            self.draw = torch.compile(draw_images, dynamic=False)
+            self.view = torch.compile(training_view, dynamic=False)
 
     def __call__(
         self, pixels: Tensor, labels: Tensor, rows: Tensor, parameters: Tensor
@@ -113,7 +113,7 @@ class TrainStep:
             parameters: (B, 8) float32, the augmentation.
         """
         self.network.train()
-        images = self.draw(self.views, pixels, parameters)
+        images = self.view(self.views, pixels, parameters)
         self.optimizer.zero_grad(set_to_none=True)
         learn: nn.Module = self.learning if self._fresh else (self._parallel or self.learning)
         loss, losses, codes = learn(images, labels, rows)
@@ -144,8 +144,8 @@ class TrainStep:
         self._fresh = False
 
 
-def draw_images(views: Views, pixels: Tensor, parameters: Tensor) -> Tensor:
-    """Return the training views of a batch, laid out as convolutions want them."""
+def training_view(views: Views, pixels: Tensor, parameters: Tensor) -> Tensor:
+    """Return a batch as it is learned from, laid out as convolutions want it."""
     images = views.train(pixels, parameters)
     return images.contiguous(memory_format=torch.channels_last)
 
@@ -153,8 +153,8 @@ def draw_images(views: Views, pixels: Tensor, parameters: Tensor) -> Tensor:
 def _compile(network: Method) -> None:
     import torch._dynamo.config as dynamo
 
-    # A process that trains one network after the other compiles the same code for each of them;
-    # beyond this limit, 8 by default, torch goes on uncompiled.
+    # A process that trains one network after the other compiles the same code for every other kind
+    # of backbone and batch; beyond this limit, 8 by default, torch goes on uncompiled.
     dynamo.recompile_limit = max(dynamo.recompile_limit, dynamo.accumulated_recompile_limit)
     fold_stem(network.backbone)
     for part in network.compiled_parts():
