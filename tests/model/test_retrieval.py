@@ -18,7 +18,7 @@ from phpq.errors import BadImageError, ConfigError, FormatError, ShapeError
 from phpq.evaluation import LabelledEmbeddings, evaluate_codes
 from phpq.model import Model, load, resolve_device
 from phpq.model.checkpoint import ModelCard
-from phpq.model.retrieval import embed_pixels
+from phpq.model.retrieval import apply_to_pixels, embed_pixels
 from tiny_runs import SIDE, tiny_birds, tiny_config, tiny_network
 
 
@@ -77,6 +77,29 @@ def test_batch_size_never_changes_codes(
     np.testing.assert_array_equal(model.encode(files.train, batch_size=batch_size), codes)
     embeddings = model.embed_pixels(pixels, batch_size=batch_size)
     np.testing.assert_array_equal(model.codebooks.encode(embeddings), codes)
+
+
+def test_whole_batches_have_one_shape_and_change_no_row(
+    model: Model, pixels: NDArray[np.uint8]
+) -> None:
+    data, seen = model.card.config.data, list[int]()
+
+    def means(images: torch.Tensor) -> torch.Tensor:
+        seen.append(len(images))
+        return images.mean(dim=(2, 3))
+
+    def apply(count: int, *, whole: bool) -> torch.Tensor:
+        return apply_to_pixels(
+            means, pixels[:count], data, device=model.device, batch_size=10, whole_batches=whole
+        )
+
+    for count, batches in ((24, 3), (20, 2), (3, 1)):
+        expected = apply(count, whole=False)
+        seen.clear()
+        got = apply(count, whole=True)
+        assert seen == [10] * batches
+        assert torch.equal(got, expected)
+        assert len(got) == count
 
 
 def test_gallery_order_never_changes_map(model: Model, files: Dataset) -> None:

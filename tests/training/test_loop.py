@@ -8,6 +8,7 @@ import random
 import signal
 import time
 import warnings
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -345,6 +346,44 @@ def test_codebooks_may_start_later() -> None:
     assert not torch.equal(started, drawn)
     trainer.train_epoch(2)
     assert not torch.equal(network_of(trainer).quantizer.codebooks, started)
+
+
+# torch's own, while it looks at what it traces.
+ignore_grad = pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor")
+
+
+@ignore_grad
+def test_steps_that_are_compiled_on_the_way_learn_the_same(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    # Traced as for the compiler, then run as it is: making code takes half a minute.
+    monkeypatch.setattr(torch, "compile", partial(torch.compile, backend="eager"))
+    plain, changed = make_trainer(tiny_config()), make_trainer(tiny_config())
+    assert learn(plain, 2) == learn(changed, 2)
+    changed.compile()
+    for epoch in (2, 3):
+        expected, got = (trainer.train_epoch(epoch).losses for trainer in (plain, changed))
+        assert got == pytest.approx(expected, rel=1e-4)
+    assert changed.evaluate() == pytest.approx(plain.evaluate(), rel=1e-3)
+
+
+@ignore_grad
+def test_a_run_that_is_compiled_from_the_start_learns_and_is_evaluated_the_same(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(torch, "compile", partial(torch.compile, backend="eager"))
+    plain = make_trainer(tiny_config())
+    for module in ("phpq.training.step", "phpq.training.loop"):
+        monkeypatch.setattr(f"{module}.acceleration", lambda config, device: "full")
+    monkeypatch.setattr("phpq.training.loop.GraphedStep", lambda *_: None)  # needs CUDA
+    compiled = make_trainer(tiny_config())
+    assert learn(compiled, 2) == pytest.approx(learn(plain, 2), rel=1e-4)
+    np.testing.assert_allclose(
+        compiled.pixels.embed_test(compiled.evaluated_network),
+        plain.pixels.embed_test(plain.evaluated_network),
+        rtol=1e-3,
+        atol=1e-4,
+    )
 
 
 def test_the_head_keeps_its_factor_through_a_real_run() -> None:

@@ -153,6 +153,7 @@ def embed_pixels(
     config: DataConfig,
     *,
     batch_size: int = 64,
+    whole_batches: bool = False,
 ) -> NDArray[np.float32]:
     """Embed decoded squares with a network in evaluation mode, in float32.
 
@@ -161,6 +162,7 @@ def embed_pixels(
         pixels: (N, 3, S, S) uint8, anywhere.
         config: The encoding view.
         batch_size: Images at once.
+        whole_batches: As for `apply_to_pixels`.
 
     Returns:
         (N, D) float32.
@@ -168,7 +170,14 @@ def embed_pixels(
     if not len(pixels):
         return np.empty((0, network.embedding_dim), np.float32)
     function, device = _embedding(network, config)
-    result = apply_to_pixels(function, pixels, config, device=device, batch_size=batch_size)
+    result = apply_to_pixels(
+        function,
+        pixels,
+        config,
+        device=device,
+        batch_size=batch_size,
+        whole_batches=whole_batches,
+    )
     return result.cpu().numpy()
 
 
@@ -192,6 +201,7 @@ def apply_to_pixels(
     *,
     device: torch.device,
     batch_size: int = 64,
+    whole_batches: bool = False,
 ) -> Tensor:
     """Run a function over decoded squares as encoding sees them, a batch at a time.
 
@@ -201,6 +211,8 @@ def apply_to_pixels(
         config: The encoding view.
         device: Where the function runs.
         batch_size: Images at once.
+        whole_batches: Fill the last batch up with copies, which are left out of the result. On a
+            GPU every other shape costs seconds: cuDNN looks for algorithms, a compiler compiles.
 
     Returns:
         (N, ...) on the device.
@@ -211,8 +223,12 @@ def apply_to_pixels(
         chunk = pixels[start : start + batch_size]
         if not isinstance(chunk, Tensor):
             chunk = torch.tensor(chunk)  # a copy: a memory-mapped cache is read-only
-        parts.append(function(views.encode(chunk.to(device))))
-    return torch.cat(parts)
+        chunk = chunk.to(device)
+        missing = batch_size - len(chunk) if whole_batches else 0
+        if missing:
+            chunk = torch.cat([chunk, chunk[-1:].expand(missing, -1, -1, -1)])
+        parts.append(function(views.encode(chunk)))
+    return torch.cat(parts)[: len(pixels)]
 
 
 def apply_to_images(

@@ -11,6 +11,7 @@ import os
 import queue
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -20,8 +21,9 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+from phpq.reproduce.compiling import Compiling, Order, compiling_pays, images_to_learn
 from phpq.reproduce.grid import Cell, Plan
-from phpq.reproduce.sharing import Compiling, compiling_pays, gpu_share, images_to_learn
+from phpq.reproduce.sharing import gpu_share
 from phpq.reproduce.worker import do_job, note_failure
 from phpq.reproduce.workplace import Workplace
 
@@ -99,9 +101,10 @@ def run_plan(plan: Plan, place: Workplace, *, processes: int, say: Say) -> GridR
     say(_opening(plan, result, waiting))
     gallery = int(place.facts["gallery"])
     images = sum(images_to_learn(cell, gallery) for cell in waiting)
-    place = replace(place, compiled=compiling_pays(place.device, images))
+    place = replace(place, order=Order(compiling_pays(place.device, images)))
     begun = time.perf_counter()
-    _Run(waiting, place, result, say).go(processes)
+    with tempfile.TemporaryDirectory(prefix="phpq-") as notes:
+        _Run(waiting, place, result, say, notes=Path(notes)).go(processes)
     result.seconds = time.perf_counter() - begun
     return result
 
@@ -110,7 +113,13 @@ class _Run:
     """One pass over the cells that wait."""
 
     def __init__(
-        self, cells: Sequence[Cell], place: Workplace, result: GridResult, say: Say
+        self,
+        cells: Sequence[Cell],
+        place: Workplace,
+        result: GridResult,
+        say: Say,
+        *,
+        notes: Path,
     ) -> None:
         self.waiting = list(cells)
         self.total = len(cells)
@@ -118,7 +127,8 @@ class _Run:
         self.result = result
         self.say = say
         self.tried: set[str] = set()
-        self.compiling = Compiling(pays=place.compiled, gallery=int(place.facts["gallery"]))
+        gallery = int(place.facts["gallery"])
+        self.compiling = Compiling(pays=place.order.compiled, gallery=gallery, folder=notes)
 
     def go(self, processes: int) -> None:
         """Run all cells."""
@@ -144,9 +154,9 @@ class _Run:
             cells: list[Cell] = []
             while len(cells) < crew.free and (ready := self._next()) is not None:
                 cells.append(ready)
-            compiled = self.compiling.choose(cells, {*self.result.records, *self.result.failed})
+            orders = self.compiling.choose(cells, {*self.result.records, *self.result.failed})
             for cell in cells:
-                crew.start(cell, {"cell": cell.to_dict(), "compiled": compiled[cell.key]})
+                crew.start(cell, {"cell": cell.to_dict(), "order": orders[cell.key].to_dict()})
             if not crew.busy:
                 return
             ended, answer = crew.wait()

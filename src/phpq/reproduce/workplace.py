@@ -8,12 +8,13 @@ from __future__ import annotations
 import os
 import platform
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from phpq.data import Dataset, LabelledImages, decode_all, hold_out, open_dataset
+from phpq.reproduce.compiling import Order
 from phpq.reproduce.grid import Cell
 from phpq.reproduce.store import Store
 
@@ -34,7 +35,7 @@ class Workplace:
         home: Where downloads are kept; None is the default.
         commit: Of the code; may be empty.
         processes: Cells that run at once, for the record.
-        compiled: Whether trainings that leave it open compile their backbones.
+        order: Whether and when trainings that leave it open compile their backbones.
     """
 
     store: Store
@@ -45,7 +46,7 @@ class Workplace:
     home: Path | None = None
     commit: str = ""
     processes: int = 1
-    compiled: bool = False
+    order: Order = field(default_factory=Order)
 
     @property
     def weights(self) -> str:
@@ -67,7 +68,7 @@ class Workplace:
             "home": None if self.home is None else str(self.home),
             "commit": self.commit,
             "processes": self.processes,
-            "compiled": self.compiled,
+            "order": self.order.to_dict(),
         }
 
     @classmethod
@@ -83,7 +84,7 @@ class Workplace:
             home=None if home is None else Path(home),
             commit=data["commit"],
             processes=data["processes"],
-            compiled=data["compiled"],
+            order=Order.from_dict(data["order"]),
         )
 
 

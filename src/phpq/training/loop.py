@@ -103,6 +103,8 @@ class Trainer:
         )
         self.average = average
         self.step = TrainStep(self.network, self.optimizer, average, config, group=group)
+        if group.size == 1 and acceleration(config, device) == "full":
+            self.averaged.backbone.compile(dynamic=False)
         self.steps = steps_per_epoch(len(self.labels), training.batch_size)
         self.device_labels = torch.from_numpy(np.array(self.labels)).to(device)
         self.training_set = self._training_set()
@@ -138,9 +140,20 @@ class Trainer:
             self.group.broadcast(source.values())
             self.averaged.get_submodule(name).load_state_dict(source)
         if change.new_step:
-            self.step.restart()
-            if self._graphed is not None:
-                self._graphed.restart()
+            self._restart()
+
+    def compile(self) -> None:
+        """Go over to compiled steps, as "full" has them from the first one on.
+
+        Evaluation stays as it is: it is over before compiling it would pay.
+        """
+        self.step.compile()
+        self._restart()
+
+    def _restart(self) -> None:
+        self.step.restart()
+        if self._graphed is not None:
+            self._graphed.restart()
 
     def complete(self) -> None:
         """Let the method fit what it fits after the last epoch."""

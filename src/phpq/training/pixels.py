@@ -12,6 +12,7 @@ import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -100,14 +101,16 @@ def _resident(
     source = ResidentPixels(train.pixels, device)
     queries = ResidentPixels(test.pixels, device)
 
+    batches: dict[str, Any] = {"batch_size": EMBED_BATCH, "whole_batches": device.type == "cuda"}
+
     def embed(network: Method, pixels: Tensor) -> NDArray[np.float32]:
         mine = pixels[group.rows(len(pixels))]
-        part = embed_pixels(network, mine, config.data, batch_size=EMBED_BATCH)
+        part = embed_pixels(network, mine, config.data, **batches)
         return _gathered(part, len(pixels), group)
 
     def apply(function: Callable[[Tensor], Tensor]) -> Tensor:
         mine = source.pixels[group.rows(len(source.pixels))]
-        part = apply_to_pixels(function, mine, config.data, device=device, batch_size=EMBED_BATCH)
+        part = apply_to_pixels(function, mine, config.data, device=device, **batches)
         return group.gather_rows(part, len(source.pixels))
 
     return TrainingPixels(

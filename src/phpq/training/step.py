@@ -98,8 +98,7 @@ class TrainStep:
         self._fresh = True  # it is not known yet which parameters a step uses
         self.view = training_view
         if group.size == 1 and acceleration(config, self.device) == "full":
-            _compile(network)
-            self.view = torch.compile(training_view, dynamic=False)
+            self.compile()
 
     def __call__(
         self, pixels: Tensor, labels: Tensor, rows: Tensor, parameters: Tensor
@@ -124,6 +123,11 @@ class TrainStep:
         if self.average is not None:
             self.average.update()
         return StepResult(losses, codes)
+
+    def compile(self) -> None:
+        """Compile what later steps do; they learn the same."""
+        _compile(self.network)
+        self.view = torch.compile(training_view, dynamic=False)
 
     def restart(self) -> None:
         """Look again at what a step uses, since what it does has changed."""
