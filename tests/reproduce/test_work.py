@@ -146,7 +146,7 @@ def test_a_cell_compiles_as_asked_or_as_the_grid(
     [
         (None, {"compiled": False}),
         (0, {"compiled": True}),
-        (2, {"compiled": True, "compiled_after_epochs": 2}),
+        (1, {"compiled": True, "compiled_after_epochs": 1}),
     ],
 )
 def test_a_cell_goes_over_to_compiled_steps(

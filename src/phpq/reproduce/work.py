@@ -240,6 +240,8 @@ def _trainer(cell: Cell, place: Workplace) -> tuple[Trainer, dict[str, float]]:
         pixels=_PIXELS.get(shared),
         backbone=backbone,
     )
+    if order_for(cell, place).compiled and trainer.network.learns:
+        trainer.compile_evaluation()  # the cache on disk has it for all cells but one
     _PIXELS.clear()
     _PIXELS[shared] = trainer.pixels
     return trainer, {"loading": round(time.perf_counter() - begun, 2)}

@@ -103,8 +103,6 @@ class Trainer:
         )
         self.average = average
         self.step = TrainStep(self.network, self.optimizer, average, config, group=group)
-        if group.size == 1 and acceleration(config, device) == "full":
-            self.averaged.backbone.compile(dynamic=False)
         self.steps = steps_per_epoch(len(self.labels), training.batch_size)
         self.device_labels = torch.from_numpy(np.array(self.labels)).to(device)
         self.training_set = self._training_set()
@@ -143,12 +141,16 @@ class Trainer:
             self._restart()
 
     def compile(self) -> None:
-        """Go over to compiled steps, as "full" has them from the first one on.
-
-        Evaluation stays as it is: it is over before compiling it would pay.
-        """
+        """Go over to compiled steps, as "full" has them from the first one on."""
         self.step.compile()
         self._restart()
+
+    def compile_evaluation(self) -> None:
+        """Compile the network that is evaluated, for who evaluates half a million images or more.
+
+        With ResNet-18 on an H200 it takes 12 s, and saves 5.5 ms of 15.5 on each 256 images.
+        """
+        self.evaluated_network.backbone.compile(dynamic=False)
 
     def _restart(self) -> None:
         self.step.restart()
