@@ -12,11 +12,9 @@ from phpq.codes import Codebooks
 from phpq.data import open_dataset
 from phpq.evaluation import LabelledEmbeddings, evaluate_codes
 from phpq.evaluation.history import read_rows
-from phpq.reproduce import work
-from phpq.reproduce.compiling import Order
 from phpq.reproduce.grid import make_plan
-from phpq.reproduce.work import order_for, run_cell
-from phpq.training import Trainer, train_run
+from phpq.reproduce.work import is_compiled, run_cell
+from phpq.training import train_run
 
 
 def test_a_cell_is_a_training_run(tmp_path: Path) -> None:
@@ -137,45 +135,5 @@ def test_a_cell_compiles_as_asked_or_as_the_grid(
     tmp_path: Path, asked: str, grid: bool, device: str, compiled: bool
 ) -> None:
     plan = tiny_plan("table1", "phpq", subject=tiny_subject(f"training.accelerate={asked}"))
-    place = replace(tiny_place(plan, tmp_path), device=device, order=Order(grid))
-    assert order_for(plan.cells[0], place) == Order(compiled)
-
-
-@pytest.mark.parametrize(
-    ("filled_at", "expected"),
-    [
-        (None, {"compiled": False}),
-        (0, {"compiled": True}),
-        (1, {"compiled": True, "compiled_after_epochs": 1}),
-    ],
-)
-def test_a_cell_goes_over_to_compiled_steps(
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    filled_at: int | None,
-    expected: dict[str, object],
-) -> None:
-    subject = tiny_subject("method.classifier_share=0.5", epochs=6)
-    plan = tiny_plan("table1", "orthohash", subject=subject)
-    place, filled = tiny_place(plan, tmp_path), tmp_path / "filled"
-    place.store.prepare()
-    compiled: list[object] = []
-    monkeypatch.setattr(work, "order_for", lambda cell, place: Order(False, filled))
-    monkeypatch.setattr(Trainer, "compile", lambda trainer: compiled.append(trainer))
-    learn = Trainer.prepare_epoch
-
-    def prepare(trainer: Trainer, epoch: int) -> None:
-        learn(trainer, epoch)
-        if filled_at is not None and epoch == filled_at - 1:
-            filled.touch()
-
-    monkeypatch.setattr(Trainer, "prepare_epoch", prepare)
-    if filled_at == 0:
-        filled.touch()
-    for cell in plan.cells:  # the classifier, then what goes on from it
-        record = run_cell(cell, place)
-        assert {name: record[name] for name in record if name.startswith("compiled")} == expected
-        if filled_at:
-            filled.unlink()
-    assert [cell.kind for cell in plan.cells] == ["backbone", "training"]
-    assert len(compiled) == (0 if filled_at is None else 2)
+    place = replace(tiny_place(plan, tmp_path), device=device, compiled=grid)
+    assert is_compiled(plan.cells[0], place) is compiled

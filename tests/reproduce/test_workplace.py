@@ -7,7 +7,6 @@ import numpy as np
 
 from benchmark_layouts import write_dogs120
 from made_up_grids import tiny_place, tiny_plan
-from phpq.reproduce.compiling import Order
 from phpq.reproduce.grid import make_plan
 from phpq.reproduce.subject import open_subject
 from phpq.reproduce.workplace import Workplace, decode_once, hardware
@@ -16,7 +15,7 @@ from phpq.reproduce.workplace import Workplace, decode_once, hardware
 def test_a_workplace_survives_the_way_to_a_worker(tmp_path: Path) -> None:
     place = tiny_place(tiny_plan("table1", "phpq"), tmp_path)
     assert Workplace.from_dict(place.to_dict()) == place
-    elsewhere = replace(place, home=tmp_path, processes=3, order=Order(True, tmp_path))
+    elsewhere = replace(place, home=tmp_path, processes=3, compiled=True)
     assert Workplace.from_dict(elsewhere.to_dict()) == elsewhere
     assert place.weights == "none"
 

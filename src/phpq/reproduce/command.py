@@ -21,7 +21,7 @@ from phpq.reproduce.subject import Subject, open_subject, recall_subject
 from phpq.reproduce.workplace import Workplace
 
 _GIB = 1 << 30
-_MOST_ON_GPU = 8  # 2.2 times one by one on an H200, which they fill: docs/results/grid.md
+_MOST_ON_GPU = 8  # they fill an H200: docs/results/grid.md
 _MOST_ON_CPU = 4  # a cautious guess
 
 

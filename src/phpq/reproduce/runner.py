@@ -11,17 +11,16 @@ import os
 import queue
 import subprocess
 import sys
-import tempfile
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from phpq.reproduce.compiling import Compiling, Order, compiling_pays, images_to_learn
+from phpq.reproduce.compiling import Compiling
 from phpq.reproduce.grid import Cell, Plan
 from phpq.reproduce.sharing import gpu_share
 from phpq.reproduce.worker import do_job, note_failure
@@ -99,12 +98,8 @@ def run_plan(plan: Plan, place: Workplace, *, processes: int, say: Say) -> GridR
     unfinished = {cell.features for cell in plan.cells if cell.key not in result.records}
     waiting = [c for c in waiting if c.kind not in SHARED or c.key in unfinished]
     say(_opening(plan, result, waiting))
-    gallery = int(place.facts["gallery"])
-    images = sum(images_to_learn(cell, gallery) for cell in waiting)
-    place = replace(place, order=Order(compiling_pays(place.device, images)))
     begun = time.perf_counter()
-    with tempfile.TemporaryDirectory(prefix="phpq-") as notes:
-        _Run(waiting, place, result, say, notes=Path(notes)).go(processes)
+    _Run(waiting, place, result, say).go(processes)
     result.seconds = time.perf_counter() - begun
     return result
 
@@ -113,13 +108,7 @@ class _Run:
     """One pass over the cells that wait."""
 
     def __init__(
-        self,
-        cells: Sequence[Cell],
-        place: Workplace,
-        result: GridResult,
-        say: Say,
-        *,
-        notes: Path,
+        self, cells: Sequence[Cell], place: Workplace, result: GridResult, say: Say
     ) -> None:
         self.waiting = list(cells)
         self.total = len(cells)
@@ -128,7 +117,7 @@ class _Run:
         self.say = say
         self.tried: set[str] = set()
         gallery = int(place.facts["gallery"])
-        self.compiling = Compiling(pays=place.order.compiled, gallery=gallery, folder=notes)
+        self.compiling = Compiling(cells, device=place.device, gallery=gallery)
 
     def go(self, processes: int) -> None:
         """Run all cells."""
@@ -138,7 +127,7 @@ class _Run:
         if not processes:
             self._decoded(do_job(decode, self.place))
             while (cell := self._next()) is not None:
-                self._ended(cell, do_job({"cell": cell.to_dict()}, self.place))
+                self._ended(cell, do_job(self._jobs([cell])[0], self.place))
             return
         crew = _Crew(min(processes, self.total), self.place)
         try:
@@ -154,9 +143,8 @@ class _Run:
             cells: list[Cell] = []
             while len(cells) < crew.free and (ready := self._next()) is not None:
                 cells.append(ready)
-            orders = self.compiling.choose(cells, {*self.result.records, *self.result.failed})
-            for cell in cells:
-                crew.start(cell, {"cell": cell.to_dict(), "order": orders[cell.key].to_dict()})
+            for cell, job in zip(cells, self._jobs(cells), strict=True):
+                crew.start(cell, job)
             if not crew.busy:
                 return
             ended, answer = crew.wait()
@@ -167,6 +155,11 @@ class _Run:
                 self.waiting.append(ended)
             else:
                 self._ended(ended, answer)
+
+    def _jobs(self, cells: Sequence[Cell]) -> list[dict[str, Any]]:
+        """Return what workers are told about cells that start at the same time."""
+        compiled = self.compiling.choose(cells, {*self.result.records, *self.result.failed})
+        return [{"cell": cell.to_dict(), "compiled": compiled[cell.key]} for cell in cells]
 
     def _next(self) -> Cell | None:
         """Take the first cell whose start is there; cells whose start failed are given up."""

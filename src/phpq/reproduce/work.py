@@ -20,7 +20,6 @@ from phpq.codes import Codebooks, FloatArray, IntArray, QueryNorm
 from phpq.data import LabelledImages, hold_out
 from phpq.evaluation import LabelledEmbeddings, RetrievalScores, evaluate_codes, evaluate_float
 from phpq.recipes import remaining_config
-from phpq.reproduce.compiling import Order, StepCompiler
 from phpq.reproduce.grid import Cell, recorded_config
 from phpq.reproduce.store import DONE, FORMAT, Arrays
 from phpq.reproduce.workplace import Workplace, hardware
@@ -62,7 +61,7 @@ def run_cell(cell: Cell, place: Workplace) -> dict[str, Any]:
     begun = time.perf_counter()
     kinds = {"training": _train, "features": _extract, "shallow": _fit, "backbone": _fine_tune}
     run = kinds[cell.kind]
-    measured = {"compiled": False, **run(cell, place)}
+    measured = run(cell, place)
     record = {
         "format": FORMAT,
         "key": cell.key,
@@ -80,6 +79,7 @@ def run_cell(cell: Cell, place: Workplace) -> dict[str, Any]:
         "config": recorded_config(cell.config, place.weights),
         "hardware": hardware(place.device),
         "processes_at_once": place.processes,
+        "compiled": is_compiled(cell, place),
         "commit": place.commit,
         "phpq_version": __version__,
         "started": started.isoformat(timespec="seconds"),
@@ -93,7 +93,7 @@ def _train(cell: Cell, place: Workplace) -> dict[str, Any]:
     trainer, seconds = _trainer(cell, place)
     by_epoch: dict[str, float] = {}
     before = cell.config.training.epochs - trainer.config.training.epochs  # of the classifier
-    facts, by_learned = _learn(trainer, by_epoch, order_for(cell, place), before=before)
+    facts, by_learned = _learn(trainer, by_epoch, before=before)
     begun = time.perf_counter()
     coded = _coded(trainer, place)
     measured = _measure(cell, coded, place)
@@ -125,15 +125,13 @@ def _fine_tune(cell: Cell, place: Workplace) -> dict[str, Any]:
 
     trainer, seconds = _trainer(cell, place)
     begun = time.perf_counter()
-    compiler = StepCompiler(order_for(cell, place), trainer, cell.config.training.epochs)
-    state = learn_backbone(trainer, before_epoch=compiler.before)
+    state = learn_backbone(trainer)
     write_safetensors(place.store.backbone_path(cell.key), state, {"format": "phpq backbone"})
     taken = time.perf_counter() - begun
     images = trainer.steps * cell.config.training.batch_size * cell.config.training.epochs
     return {
         "epochs": cell.config.training.epochs,
         "images_per_second": round(images / taken, 1),
-        **compiler.facts(),
         "seconds": seconds | {"training": round(taken, 2), "evaluation": 0.0},
     }
 
@@ -144,7 +142,7 @@ def _extract(cell: Cell, place: Workplace) -> dict[str, Any]:
     learns = trainer.network.learns
     facts: dict[str, Any] = {"seconds": 0.0}
     if learns:
-        facts, _ = _learn(trainer, {}, order_for(cell, place), evaluate=False)
+        facts, _ = _learn(trainer, {}, evaluate=False)
     begun = time.perf_counter()
     describer: Any = _Describer(trainer.evaluated_network)
     pixels = trainer.pixels
@@ -229,7 +227,8 @@ def _trainer(cell: Cell, place: Workplace) -> tuple[Trainer, dict[str, float]]:
         backbone, _ = read_safetensors(place.store.backbone_path(cell.features))
     shared = json.dumps([place.source, place.device, asdict(cell.config.data)])
     config = remaining_config(cell.config)
-    if order_for(cell, place).compiled:
+    compiled = is_compiled(cell, place)
+    if compiled:
         config = replace(config, training=replace(config.training, accelerate="full"))
     trainer = Trainer(
         place.open(),
@@ -240,28 +239,23 @@ def _trainer(cell: Cell, place: Workplace) -> tuple[Trainer, dict[str, float]]:
         pixels=_PIXELS.get(shared),
         backbone=backbone,
     )
-    if order_for(cell, place).compiled and trainer.network.learns:
-        trainer.compile_evaluation()  # the cache on disk has it for all cells but one
+    if compiled:
+        trainer.compile_evaluation()  # the cache on disk has it for all of a family but one
     _PIXELS.clear()
     _PIXELS[shared] = trainer.pixels
     return trainer, {"loading": round(time.perf_counter() - begun, 2)}
 
 
-def order_for(cell: Cell, place: Workplace) -> Order:
-    """Return how a cell takes its steps: as it is asked for, or as the grid has it."""
+def is_compiled(cell: Cell, place: Workplace) -> bool:
+    """Tell whether a cell's backbone is compiled: as it is asked for, or as the grid has it."""
     wanted = cell.config.training.accelerate
     if cell.kind == "shallow" or not place.device.startswith("cuda"):
-        return Order()
-    return place.order if wanted == "auto" else Order(wanted == "full")
+        return False
+    return wanted == "full" or (wanted == "auto" and place.compiled)
 
 
 def _learn(
-    trainer: Trainer,
-    by_epoch: dict[str, float],
-    order: Order,
-    *,
-    evaluate: bool = True,
-    before: int = 0,
+    trainer: Trainer, by_epoch: dict[str, float], *, evaluate: bool = True, before: int = 0
 ) -> tuple[dict[str, Any], dict[str, float]]:
     """Run all epochs; fills MAP by epoch but for the last, which is measured in full elsewhere.
 
@@ -270,10 +264,8 @@ def _learn(
     """
     training, learned, seconds = trainer.config.training, dict[str, float](), list[float]()
     losses: dict[str, float] = {}
-    compiler = StepCompiler(order, trainer, training.epochs)
     for epoch in range(training.epochs):
         begun = time.perf_counter()
-        compiler.before(epoch)
         trainer.prepare_epoch(epoch)
         losses = trainer.train_epoch(epoch).losses
         seconds.append(time.perf_counter() - begun)
@@ -291,7 +283,6 @@ def _learn(
     facts = {
         "losses": losses,
         "images_per_second": round(images * len(steady) / sum(steady), 1),
-        **compiler.facts(),
         "seconds": round(sum(seconds), 2),
     }
     return facts, learned

@@ -18,7 +18,6 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import Any, TextIO
 
-from phpq.reproduce.compiling import Order
 from phpq.reproduce.grid import Cell, recorded_config
 from phpq.reproduce.store import FAILED, FORMAT
 from phpq.reproduce.work import run_cell
@@ -62,7 +61,7 @@ def do_job(job: dict[str, Any], place: Workplace) -> dict[str, Any]:
     """Do one job: {"decode": [cells]}, or {"cell": cell}; never raises for what a cell does.
 
     Args:
-        job: May hold an "order" for its cell, in place of the workplace's.
+        job: May say for its cell whether it is "compiled", in place of the workplace.
         place: Data set, device and folder.
 
     Returns:
@@ -72,8 +71,7 @@ def do_job(job: dict[str, Any], place: Workplace) -> dict[str, Any]:
         if "decode" in job:
             decode_once([Cell.from_dict(cell) for cell in job["decode"]], place)
             return {"record": None}
-        if "order" in job:
-            place = replace(place, order=Order.from_dict(job["order"]))
+        place = replace(place, compiled=job.get("compiled", place.compiled))
         return {"record": run_cell(Cell.from_dict(job["cell"]), place)}
     except Exception as error:  # one cell that fails must not take the others with it
         text = f"{type(error).__name__}: {error}"

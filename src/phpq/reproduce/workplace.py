@@ -8,13 +8,12 @@ from __future__ import annotations
 import os
 import platform
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from phpq.data import Dataset, LabelledImages, decode_all, hold_out, open_dataset
-from phpq.reproduce.compiling import Order
 from phpq.reproduce.grid import Cell
 from phpq.reproduce.store import Store
 
@@ -35,7 +34,7 @@ class Workplace:
         home: Where downloads are kept; None is the default.
         commit: Of the code; may be empty.
         processes: Cells that run at once, for the record.
-        order: Whether and when trainings that leave it open compile their backbones.
+        compiled: Whether trainings that leave it open compile their backbones.
     """
 
     store: Store
@@ -46,7 +45,7 @@ class Workplace:
     home: Path | None = None
     commit: str = ""
     processes: int = 1
-    order: Order = field(default_factory=Order)
+    compiled: bool = False
 
     @property
     def weights(self) -> str:
@@ -68,7 +67,7 @@ class Workplace:
             "home": None if self.home is None else str(self.home),
             "commit": self.commit,
             "processes": self.processes,
-            "order": self.order.to_dict(),
+            "compiled": self.compiled,
         }
 
     @classmethod
@@ -84,7 +83,7 @@ class Workplace:
             home=None if home is None else Path(home),
             commit=data["commit"],
             processes=data["processes"],
-            order=Order.from_dict(data["order"]),
+            compiled=data["compiled"],
         )
 
 

@@ -142,21 +142,13 @@ def build_trainer(  # noqa: PLR0913  by name
     )
 
 
-def learn_backbone(
-    classifier: Trainer, *, before_epoch: Callable[[int], None] = lambda epoch: None
-) -> dict[str, Tensor]:
-    """Run all epochs of a classifier and return the state of its backbone.
-
-    Args:
-        classifier: As it starts.
-        before_epoch: Called with each epoch, from 0.
-    """
+def learn_backbone(classifier: Trainer) -> dict[str, Tensor]:
+    """Run all epochs of a classifier and return the state of its backbone."""
     training, reporter = classifier.config.training, classifier.reporter
     reporter.message(f"fine-tuning the backbone as a classifier for {training.epochs} epochs")
     reporter.start(done=0, epochs=training.epochs, steps=classifier.steps)
     try:
         for epoch in range(training.epochs):
-            before_epoch(epoch)
             classifier.prepare_epoch(epoch)
             classifier.train_epoch(epoch)
     finally:

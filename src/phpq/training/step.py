@@ -98,7 +98,8 @@ class TrainStep:
         self._fresh = True  # it is not known yet which parameters a step uses
         self.view = training_view
         if group.size == 1 and acceleration(config, self.device) == "full":
-            self.compile()
+            _compile(network)
+            self.view = torch.compile(training_view, dynamic=False)
 
     def __call__(
         self, pixels: Tensor, labels: Tensor, rows: Tensor, parameters: Tensor
@@ -123,11 +124,6 @@ class TrainStep:
         if self.average is not None:
             self.average.update()
         return StepResult(losses, codes)
-
-    def compile(self) -> None:
-        """Compile what later steps do; they learn the same."""
-        _compile(self.network)
-        self.view = torch.compile(training_view, dynamic=False)
 
     def restart(self) -> None:
         """Look again at what a step uses, since what it does has changed."""
