@@ -149,6 +149,18 @@ class Trainer:
         """
         self.evaluated_network.backbone.compile(dynamic=False)
 
+    def rehearse(self) -> None:
+        """Take one step and embed the test images: all that a run compiles is compiled then."""
+        self.prepare_epoch(0)
+        config = self.config
+        plan = plan_epoch(self.labels, 0, data=config.data, training=config.training)
+        mine = np.ascontiguousarray(plan.indices[:1, self.part])
+        rows = torch.from_numpy(mine[0]).to(self.device)
+        parameters = torch.from_numpy(plan.parameters[0, self.part]).to(self.device)
+        pixels = next(iter(self.pixels.source.batches(mine)))
+        self.step(pixels, self.device_labels[rows], rows, parameters)
+        self.pixels.embed_test(self.evaluated_network)
+
     def complete(self) -> None:
         """Let the method fit what it fits after the last epoch."""
         network = self.evaluated_network
