@@ -33,8 +33,18 @@ def gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "IMAGES_TO_COMPILE", 1)
 
 
-def grid(*planned: Cell, device: str = "cuda") -> Compiling:
-    return Compiling(planned, device=device, gallery=GALLERY)
+def grid(*planned: Cell, device: str = "cuda", processes: int = 1) -> Compiling:
+    return Compiling(planned, device=device, gallery=GALLERY, processes=processes)
+
+
+def compile_only(compiling: Compiling, name: str) -> None:
+    """Let the code of one method be compiled, and that of others not."""
+    while compiling.beforehand:
+        compiling.ended(well=compiling.beforehand[0].config.method.name == name)
+
+
+def compiled(compiling: Compiling, *asked: Cell) -> list[bool]:
+    return [compiling.is_ready(cell) for cell in asked]
 
 
 def test_images_are_counted_as_often_as_they_are_seen() -> None:
@@ -62,28 +72,53 @@ def test_nothing_is_compiled_without_a_compiler(monkeypatch: pytest.MonkeyPatch)
 
 
 @pytest.mark.usefixtures("gpu")
-def test_the_shortest_of_the_first_cells_fills_the_cache() -> None:
-    of = cells("lsh", "dpsh", "hashnet", "dth")
-    backbone, dpsh, dth, shallow = of["backbone"], of["dpsh"], of["dth"], of["lsh"]
-    compiling = grid(*of.values())
-    assert compiling.choose([shallow], set()) == {shallow.key: False}
-    first = compiling.choose([dpsh, backbone, shallow], set())
-    assert first == {dpsh.key: False, backbone.key: True, shallow.key: False}
-    # Before it has ended others go without, then all that learn compile.
-    assert compiling.choose([dth], {dpsh.key}) == {dth.key: False}
-    hashnet = of["hashnet"]
-    later = compiling.choose([hashnet, shallow], {dpsh.key, backbone.key})
-    assert later == {hashnet.key: True, shallow.key: False}
-    # Tried again, it compiles again.
-    assert compiling.choose([backbone], set()) == {backbone.key: True}
+@pytest.mark.parametrize("processes", [0, 1])
+def test_one_by_one_all_that_learns_compiles_from_the_start(processes: int) -> None:
+    of = cells("lsh", "dpsh", "phpq")
+    compiling = grid(*of.values(), processes=processes)
+    assert not compiling.beforehand
+    learning = [of["backbone"], of["dpsh"], of["phpq"]]
+    assert compiled(compiling, *learning, of["lsh"]) == [True, True, True, False]
+
+
+@pytest.mark.usefixtures("gpu")
+def test_at_once_cells_compile_once_their_code_is_there() -> None:
+    of = cells("lsh", "dpsh", "hashnet", "dth", "phpq")
+    dpsh, dth, phpq = of["dpsh"], of["dth"], of["phpq"]
+    compiling = grid(*of.values(), processes=2)
+    # One cell for each code: the first that does not start before anything is compiled.
+    started = [cell for cell in of.values() if not cell.features][:2]
+    expected = {"phpq"} - {cell.config.method.name for cell in started} | {"dpsh"}
+    wanted = {cell.config.method.name for cell in compiling.beforehand if cell.kind == "training"}
+    assert wanted == expected
+    assert compiled(compiling, dpsh, dth, phpq, of["lsh"]) == [False] * 4
+    assert [compiling.is_awaited(cell) for cell in (dpsh, dth, of["lsh"])] == [True, True, False]
+    compile_only(compiling, "dpsh")
+    assert compiled(compiling, dpsh, dth, phpq, of["lsh"]) == [True, True, False, False]
+    assert not any(compiling.is_awaited(cell) for cell in of.values())
+
+
+@pytest.mark.usefixtures("gpu")
+def test_what_starts_first_does_not_count(monkeypatch: pytest.MonkeyPatch) -> None:
+    plan = tiny_plan("table1", "phpq", bits=(16, 32, 64), subject=tiny_subject(epochs=6))
+    each = images_to_learn(plan.cells[0], GALLERY)
+    assert each > 0
+    monkeypatch.setattr(module, "IMAGES_TO_COMPILE", 2 * each)
+    assert not grid(*plan.cells, processes=3).beforehand
+    # Two start at once, and the third has to win it back alone: in half of the time.
+    assert grid(*plan.cells, processes=2).beforehand == [plan.cells[2]]
+    monkeypatch.setattr(module, "IMAGES_TO_COMPILE", 2 * each + 2)
+    assert not grid(*plan.cells, processes=2).beforehand
 
 
 @pytest.mark.usefixtures("gpu")
 @pytest.mark.parametrize("other", ["phpq", "fph", "srlh", "exchnet"])
 def test_a_method_with_levels_of_its_own_has_code_of_its_own(other: str) -> None:
-    of = cells("dpsh", other)
-    own, dpsh = of[other], of["dpsh"]
-    assert grid(own, dpsh).choose([own, dpsh], set()) == {own.key: True, dpsh.key: True}
+    of = cells("dpsh", "dth", other)
+    first = [cell for cell in of.values() if not cell.features]
+    compiling = grid(*first, of["dpsh"], of["dth"], of[other], processes=2)
+    compile_only(compiling, "dpsh")
+    assert compiled(compiling, of["dpsh"], of["dth"], of[other]) == [True, True, False]
 
 
 def test_those_methods_are_the_ones_that_ask_for_more_levels() -> None:
@@ -105,10 +140,9 @@ def test_those_methods_are_the_ones_that_ask_for_more_levels() -> None:
 def test_so_have_other_batches_and_crops(setting: str) -> None:
     of = cells("dpsh", "dth")
     other = replace(of["dth"], config=override(of["dth"].config, [setting]))
-    chosen = grid(other, of["dpsh"]).choose([other, of["dpsh"]], set())
-    assert list(chosen.values()) == [True, True]
-    alike = grid(of["dth"], of["dpsh"]).choose([of["dth"], of["dpsh"]], set())
-    assert sorted(alike.values()) == [False, True]
+    compiling = grid(*of.values(), processes=2)
+    compile_only(compiling, "dpsh")
+    assert compiled(compiling, of["dth"], other) == [True, False]
 
 
 @pytest.mark.usefixtures("gpu")
@@ -118,12 +152,33 @@ def test_only_what_learns_from_enough_images_compiles(monkeypatch: pytest.Monkey
     assert images_to_learn(dpsh, GALLERY) == images_to_learn(phpq, GALLERY) == 400
     monkeypatch.setattr(module, "IMAGES_TO_COMPILE", 800)
     # Two of a family win back what one does not.
-    chosen = grid(dpsh, dth, phpq).choose([dpsh, phpq], set())
-    assert chosen == {dpsh.key: True, phpq.key: False}
-    assert grid(dpsh, phpq).choose([dpsh, phpq], set()) == {dpsh.key: False, phpq.key: False}
+    assert compiled(grid(dpsh, dth, phpq), dpsh, phpq) == [True, False]
+    assert compiled(grid(dpsh, phpq), dpsh, phpq) == [False, False]
 
 
 @pytest.mark.usefixtures("gpu")
-def test_nothing_compiles_on_a_cpu() -> None:
-    phpq = cells("phpq")["phpq"]
-    assert grid(phpq, device="cpu").choose([phpq], set()) == {phpq.key: False}
+@pytest.mark.parametrize("processes", [1, 4])
+def test_nothing_compiles_on_a_cpu(processes: int) -> None:
+    of = cells("phpq", "dpsh", "dth")
+    compiling = grid(*of.values(), device="cpu", processes=processes)
+    assert not compiling.beforehand
+    assert compiled(compiling, *of.values()) == [False] * len(of)
+
+
+@pytest.mark.usefixtures("gpu")
+def test_what_most_images_wait_for_is_compiled_first() -> None:
+    of = cells("fph", "dpsh", "dth")
+    begin = [cell for cell in of.values() if not cell.features]
+    assert len(begin) == 1  # the classifier
+    rest = [of["fph"], of["dpsh"], of["dth"]]
+    compiling = grid(*begin, *rest, processes=2)
+    assert compiling.beforehand == [of["dpsh"], of["fph"]]
+
+
+@pytest.mark.usefixtures("gpu")
+@pytest.mark.parametrize("asked", ["graph", "off"])
+def test_nothing_is_compiled_for_who_does_not_want_it(asked: str) -> None:
+    subject = tiny_subject(f"training.accelerate={asked}", epochs=EPOCHS)
+    plan = tiny_plan("table1", "phpq", bits=(16, 32, 64), subject=subject)
+    assert not grid(*plan.cells, processes=2).beforehand
+    assert compiled(grid(*plan.cells), *plan.cells) == [False] * 3

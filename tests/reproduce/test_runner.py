@@ -18,9 +18,10 @@ from phpq.reproduce.runner import GridResult, collect, run_plan
 from phpq.reproduce.sharing import MPS_SHARE
 from phpq.reproduce.workplace import Workplace
 
-# Dies at cells that are named in the file "deadly", once for each time they are named there.
+# Dies at cells that are named in the file "deadly", once for each time they are named there. Cells
+# last until as many codes are compiled as the file "patience" says.
 PUPPET = """
-import json, os, pathlib, sys
+import json, os, pathlib, sys, time
 place = json.loads(sys.stdin.readline())["place"]
 folder = pathlib.Path(place["folder"])
 for line in sys.stdin:
@@ -34,6 +35,12 @@ for line in sys.stdin:
             order.write(cell["key"] + "\\n")
         with (folder / "compiled").open("a") as told:
             told.write(cell["key"] + " " + str(job["compiled"]) + "\\n")
+        patience = folder / "patience"
+        until = time.time() + 20
+        while patience.exists() and time.time() < until:
+            if (folder / "order").read_text().count("compile:") >= int(patience.read_text()):
+                break
+            time.sleep(0.02)
         named = [name for name in names if cell["key"].startswith(name)]
         if named:
             names.remove(named[0])
@@ -43,10 +50,21 @@ for line in sys.stdin:
             answer = {"error": "ConfigError: no", "again": False}
         else:
             answer = {"record": {"key": cell["key"], "map": 50.0, "seconds": {"all": 2.0}}}
+    elif "compile" in job:
+        if (folder / "no compiler").exists():
+            answer = {"error": "RuntimeError: no compiler", "again": False}
+        if (folder / "deadly compiler").exists():
+            with (folder / "order").open("a") as order:
+                order.write("compile:" + job["compile"]["key"] + "\\n")
+            os.kill(os.getpid(), 9)
     else:
         (folder / "decoded").write_text(str(len(job["decode"])))
     sys.stdout.write(json.dumps(answer) + "\\n")
     sys.stdout.flush()
+    if "compile" in job:
+        time.sleep(0.2)  # the runner knows before any cell does
+        with (folder / "order").open("a") as order:
+            order.write("compile:" + job["compile"]["key"] + "\\n")
 """
 
 Run = Callable[..., GridResult]
@@ -201,16 +219,66 @@ def test_real_workers_do_the_same_as_this_process(
         assert result.records[key][name] == pytest.approx(expected[name]), name
 
 
-def test_cells_are_told_whether_to_compile(puppets: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture
+def compiler(puppets: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setattr(compiling, "can_compile", lambda device: True)
     monkeypatch.setattr(compiling, "IMAGES_TO_COMPILE", 1)
-    plan = tiny_plan("table1", "dpsh", "hashnet", "phpq")
-    result, _ = run(plan, puppets)
-    told = dict(line.split() for line in (puppets / "compiled").read_text().splitlines())
-    assert told.keys() == set(result.ran)
-    # One of DPSH and HashNet fills the cache; the other may start before that one has ended.
-    assert told.pop(next(key for key in told if key.startswith("phpq"))) == "True"
-    assert sorted(told.values()) in (["True", "True"], ["False", "True"])
+    return puppets
+
+
+def told(folder: Path) -> list[str]:
+    """Return whether cells were told to compile, in the order in which they started."""
+    return [line.split()[1] for line in (folder / "compiled").read_text().splitlines()]
+
+
+def test_one_by_one_all_cells_are_told_to_compile(compiler: Path) -> None:
+    result, _ = run(tiny_plan("table1", "dpsh", "hashnet", "phpq"), compiler, processes=1)
+    assert told(compiler) == ["True"] * 3
+    assert "compile" not in (compiler / "order").read_text()
+    assert len(result.ran) == 3
+
+
+def test_at_once_a_further_process_compiles_first(compiler: Path) -> None:
+    (compiler / "patience").write_text("2")
+    plan = tiny_plan("table1", "dpsh", "phpq", bits=(16, 32, 48, 64))
+    result, said = run(plan, compiler)
+    assert len(result.ran) == len(plan.cells)
+    assert len(said) == len(plan.cells) + 1
+    order = (compiler / "order").read_text().split()
+    compiled = [line for line in order if line.startswith("compile:")]
+    assert sorted(line[8:].partition("-")[0] for line in compiled) == ["dpsh", "phpq"]
+    # The first two start when nothing is compiled yet.
+    assert told(compiler) == ["False"] * 2 + ["True"] * (len(plan.cells) - 2)
+
+
+def test_cells_that_await_their_code_let_others_go_first(compiler: Path) -> None:
+    plan = tiny_plan("table1", "dpsh", "phpq", bits=(16, 32, 48, 64))
+    place = tiny_place(plan, compiler)
+    going = runner._Run(plan.cells, place, GridResult(), print, processes=2)
+    order = [cell.config.method.name for cell in plan.cells]
+    begun = [going._next(), going._next()]
+    assert begun == list(plan.cells[:2])
+    (first, second) = (cell.config.method.name for cell in going.compiling.beforehand)
+    going.compiling.ended(well=True)
+    rest = []
+    while (cell := going._next()) is not None:
+        rest.append(cell.config.method.name)
+    assert rest == [first] * order[2:].count(first) + [second] * order[2:].count(second)
+
+
+@pytest.mark.parametrize("trouble", ["no compiler", "deadly compiler"])
+def test_without_a_compiler_cells_go_without(compiler: Path, trouble: str) -> None:
+    (compiler / trouble).touch()
+    (compiler / "patience").write_text("2")
+    plan = tiny_plan("table1", "dpsh", "phpq", bits=(16, 32, 48, 64), seeds=(0, 1))
+    result, said = run(plan, compiler)
+    assert len(result.ran) == len(plan.cells)
+    assert not result.failed
+    assert set(told(compiler)) == {"False"}
+    failed = [line for line in said if line.startswith("compiling for ")]
+    assert len(failed) == 2
+    reason = "no compiler" if trouble == "no compiler" else "killed by signal 9"
+    assert all(reason in line for line in failed)
 
 
 def test_workers_get_their_share_of_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -230,3 +298,7 @@ def test_workers_get_their_share_of_a_gpu(monkeypatch: pytest.MonkeyPatch) -> No
     for size in (1, 4):
         runner._Crew(size, place)
     assert [env.get(MPS_SHARE) for env in seen] == [None, *["60"] * 4]
+    # The code depends on the share: who compiles for the others has the same.
+    seen.clear()
+    runner._Crew(4, place, helped=True)
+    assert [env.get(MPS_SHARE) for env in seen] == ["60"] * 5

@@ -13,8 +13,8 @@ from phpq.data import open_dataset
 from phpq.evaluation import LabelledEmbeddings, evaluate_codes
 from phpq.evaluation.history import read_rows
 from phpq.reproduce.grid import make_plan
-from phpq.reproduce.work import is_compiled, run_cell
-from phpq.training import train_run
+from phpq.reproduce.work import compile_for, is_compiled, run_cell
+from phpq.training import Trainer, train_run
 
 
 def test_a_cell_is_a_training_run(tmp_path: Path) -> None:
@@ -137,3 +137,17 @@ def test_a_cell_compiles_as_asked_or_as_the_grid(
     plan = tiny_plan("table1", "phpq", subject=tiny_subject(f"training.accelerate={asked}"))
     place = replace(tiny_place(plan, tmp_path), device=device, compiled=grid)
     assert is_compiled(plan.cells[0], place) is compiled
+
+
+def test_compiling_for_others_needs_no_start_and_leaves_no_cell(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plan = tiny_plan("table1", "dpsh", subject=tiny_subject("method.classifier_share=0.5"))
+    place = tiny_place(plan, tmp_path)
+    cell = next(cell for cell in plan.cells if cell.features)
+    rehearsed: list[Trainer] = []
+    monkeypatch.setattr(Trainer, "rehearse", lambda trainer: rehearsed.append(trainer))
+    compile_for(cell, place)
+    assert len(rehearsed) == 1
+    assert rehearsed[0].config.training.batch_size == cell.config.training.batch_size
+    assert not list(place.store.folder.glob("cells/*"))

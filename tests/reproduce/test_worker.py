@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import io
 import json
+import os
 from pathlib import Path
 
 import pytest
@@ -54,3 +55,32 @@ def test_a_lack_of_memory_is_worth_another_try(
 
     monkeypatch.setattr(worker, "run_cell", fail)
     assert do_job({"cell": plan.cells[0].to_dict()}, place)["again"] is True
+
+
+def test_compiling_for_others_is_a_job_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    plan = tiny_plan("table1", "orthohash")
+    place = tiny_place(plan, tmp_path)
+    job = {"compile": plan.cells[0].to_dict()}
+    seen: list[str] = []
+    monkeypatch.setattr(worker, "compile_for", lambda cell, place: seen.append(cell.key))
+    assert do_job(job, place) == {"record": None}
+    assert seen == [plan.cells[0].key]
+
+    def fail(*_: object) -> None:
+        raise RuntimeError("no compiler")
+
+    monkeypatch.setattr(worker, "compile_for", fail)
+    assert do_job(job, place) == {"error": "RuntimeError: no compiler", "again": False}
+    assert place.store.read(plan.cells[0].key) is None  # the cell itself has not failed
+
+
+@pytest.mark.parametrize(("helps", "expected"), [(True, [worker.NICENESS]), (False, [])])
+def test_who_helps_lets_others_go_first(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, helps: bool, expected: list[int]
+) -> None:
+    asked: list[int] = []
+    monkeypatch.setattr(os, "nice", asked.append)
+    place = tiny_place(tiny_plan("table1", "orthohash"), tmp_path)
+    first = {"place": place.to_dict(), "threads": 0, "helps": helps}
+    serve(io.StringIO(json.dumps(first) + "\n"), io.StringIO())
+    assert asked == expected

@@ -203,7 +203,8 @@ def choose_processes(device: str, subject: Subject) -> int:
     # An estimate, not a measurement: 6 GiB for activations, graph and libraries at batch 128.
     batch = subject.base.training.batch_size / 128
     needed = int(6 * _GIB * max(0.5, batch)) + subject.pixel_bytes
-    return max(1, min(_MOST_ON_GPU, cores // 2, free // needed))
+    for_compiling = needed // 2  # of a further process, for the first minutes
+    return max(1, min(_MOST_ON_GPU, cores // 2, (free - for_compiling) // needed))
 
 
 def _device(name: str) -> str:

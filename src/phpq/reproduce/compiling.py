@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections import Counter
-from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Hashable, Sequence
 from importlib.util import find_spec
 
 from phpq.recipes import remaining_config
@@ -43,47 +42,63 @@ class Compiling:
     """Decides which cells compile.
 
     Cells that come to the same code form a family. A family compiles if its cells together learn
-    from enough images to win that back. If all processes compiled at first, the GPU would wait for
-    a minute, and each would compile the same. So of the first cells of a family only the shortest
-    compiles, and fills the compiler's cache on disk; the others go without. Cells that start after
-    its end all compile, from that cache.
+    from enough images to win that back. One by one, its first cell compiles for all of them. If
+    cells run at once, each would compile the same while the GPU waits: instead a further process
+    compiles for each family beforehand, into the compiler's cache on disk. Cells that start before
+    it has go without; those that start later compile from that cache.
     """
 
-    def __init__(self, cells: Iterable[Cell], *, device: str, gallery: int) -> None:
+    def __init__(
+        self, cells: Sequence[Cell], *, device: str, gallery: int, processes: int = 1
+    ) -> None:
         """Look over the cells that are to be run.
 
         Args:
-            cells: All of them.
+            cells: All of them, in their order.
             device: As resolved.
             gallery: Images of the training split.
+            processes: Cells at once; 0 is as 1.
         """
         self.gallery = gallery
-        images: Counter[Hashable] = Counter()
-        if can_compile(device):
-            for cell in cells:
-                images[_code_of(cell)] += images_to_learn(cell, gallery)
-        # Family -> key of the cell that fills the cache.
-        self.first = {code: "" for code, count in images.items() if count >= IMAGES_TO_COMPILE}
+        families: dict[Hashable, list[Cell]] = {}
+        at_once = max(1, processes)
+        # The first ones are on their way before anything is compiled.
+        begin = [cell.key for cell in cells if not cell.features][: at_once if at_once > 1 else 0]
+        for cell in cells:
+            if cell.key not in begin and self._may_compile(cell):
+                families.setdefault(_code_of(cell), []).append(cell)
+        enough = IMAGES_TO_COMPILE / at_once  # the others go on meanwhile
+        worth = {
+            code: family for code, family in families.items() if self._images_of(family) >= enough
+        }
+        if not can_compile(device):
+            worth = {}
+        most_first = sorted(worth.values(), key=self._images_of, reverse=True)
+        # What is to be compiled beforehand, each by the first cell that wants it.
+        self.beforehand = [family[0] for family in most_first] if at_once > 1 else []
+        self.ready: set[Hashable] = set() if at_once > 1 else set(worth)
 
-    def choose(self, cells: Sequence[Cell], ended: Collection[str]) -> Mapping[str, bool]:
-        """Tell for each cell that starts now whether it compiles.
+    def ended(self, *, well: bool) -> Cell:
+        """Take the first cell off `beforehand`; if all went well, its code is in the cache."""
+        cell = self.beforehand.pop(0)
+        if well:
+            self.ready.add(_code_of(cell))
+        return cell
 
-        Args:
-            cells: That start at the same time.
-            ended: Keys of all that ran, or failed.
-        """
-        compiled = dict.fromkeys((cell.key for cell in cells), False)
-        for code, first in self.first.items():
-            members = {
-                cell.key: images
-                for cell in cells
-                if _code_of(cell) == code and (images := images_to_learn(cell, self.gallery))
-            }
-            if members and not first:
-                self.first[code] = min(members, key=members.__getitem__)
-            for key in members:
-                compiled[key] = first in ended or key == self.first[code]
-        return compiled
+    def is_awaited(self, cell: Cell) -> bool:
+        """Tell whether a cell that starts later will compile, but one that starts now does not."""
+        return _code_of(cell) in map(_code_of, self.beforehand) and self._may_compile(cell)
+
+    def is_ready(self, cell: Cell) -> bool:
+        """Tell whether a cell that starts now compiles."""
+        return self._may_compile(cell) and _code_of(cell) in self.ready
+
+    def _images_of(self, family: Sequence[Cell]) -> int:
+        return sum(images_to_learn(cell, self.gallery) for cell in family)
+
+    def _may_compile(self, cell: Cell) -> bool:
+        wanted = cell.config.training.accelerate in ("auto", "full")
+        return wanted and images_to_learn(cell, self.gallery) > 0
 
 
 def _code_of(cell: Cell) -> Hashable:

@@ -99,7 +99,7 @@ def run_plan(plan: Plan, place: Workplace, *, processes: int, say: Say) -> GridR
     waiting = [c for c in waiting if c.kind not in SHARED or c.key in unfinished]
     say(_opening(plan, result, waiting))
     begun = time.perf_counter()
-    _Run(waiting, place, result, say).go(processes)
+    _Run(waiting, place, result, say, processes=processes).go()
     result.seconds = time.perf_counter() - begun
     return result
 
@@ -108,8 +108,15 @@ class _Run:
     """One pass over the cells that wait."""
 
     def __init__(
-        self, cells: Sequence[Cell], place: Workplace, result: GridResult, say: Say
+        self,
+        cells: Sequence[Cell],
+        place: Workplace,
+        result: GridResult,
+        say: Say,
+        *,
+        processes: int,
     ) -> None:
+        self.processes = processes
         self.waiting = list(cells)
         self.total = len(cells)
         self.place = place
@@ -117,19 +124,20 @@ class _Run:
         self.say = say
         self.tried: set[str] = set()
         gallery = int(place.facts["gallery"])
-        self.compiling = Compiling(cells, device=place.device, gallery=gallery)
+        self.compiling = Compiling(cells, device=place.device, gallery=gallery, processes=processes)
 
-    def go(self, processes: int) -> None:
+    def go(self) -> None:
         """Run all cells."""
         if not self.waiting:
             return
         decode = {"decode": [c.to_dict() for c in self.waiting if c.kind != "shallow"]}
-        if not processes:
+        if not self.processes:
             self._decoded(do_job(decode, self.place))
             while (cell := self._next()) is not None:
-                self._ended(cell, do_job(self._jobs([cell])[0], self.place))
+                self._ended(cell, do_job(self._job(cell), self.place))
             return
-        crew = _Crew(min(processes, self.total), self.place)
+        helped = bool(self.compiling.beforehand)
+        crew = _Crew(min(self.processes, self.total), self.place, helped=helped)
         try:
             if decode["decode"]:  # one decodes before the others start
                 crew.start(None, decode)
@@ -139,40 +147,56 @@ class _Run:
             crew.stop()
 
     def _hand_out(self, crew: _Crew) -> None:
+        self._compile_next(crew)
         while True:
-            cells: list[Cell] = []
-            while len(cells) < crew.free and (ready := self._next()) is not None:
-                cells.append(ready)
-            for cell, job in zip(cells, self._jobs(cells), strict=True):
-                crew.start(cell, job)
+            while crew.free and (ready := self._next()) is not None:
+                crew.start(ready, self._job(ready))
             if not crew.busy:
                 return
             ended, answer = crew.wait()
-            assert ended is not None  # decoding is over
-            if answer.get("again") and ended.key not in self.tried:
+            if ended is None:
+                self._compiled(answer)
+                self._compile_next(crew)
+            elif answer.get("again") and ended.key not in self.tried:
                 self.tried.add(ended.key)
                 self.say(f"{ended.label}: {answer['error']}; it is tried once more")
                 self.waiting.append(ended)
             else:
                 self._ended(ended, answer)
 
-    def _jobs(self, cells: Sequence[Cell]) -> list[dict[str, Any]]:
-        """Return what workers are told about cells that start at the same time."""
-        compiled = self.compiling.choose(cells, {*self.result.records, *self.result.failed})
-        return [{"cell": cell.to_dict(), "compiled": compiled[cell.key]} for cell in cells]
+    def _job(self, cell: Cell) -> dict[str, Any]:
+        """Return what a worker is told about a cell that starts now."""
+        return {"cell": cell.to_dict(), "compiled": self.compiling.is_ready(cell)}
+
+    def _compile_next(self, crew: _Crew) -> None:
+        """Have the next code compiled, in the order in which it is wanted."""
+        if self.compiling.beforehand:
+            crew.ask_helper({"compile": self.compiling.beforehand[0].to_dict()})
+        else:
+            crew.dismiss_helper()
+
+    def _compiled(self, answer: dict[str, Any]) -> None:
+        cell = self.compiling.ended(well="error" not in answer)
+        if "error" in answer:  # cells do without: it costs time, no result
+            self.say(f"compiling for {cell.label} and its like failed: {answer['error']}")
 
     def _next(self) -> Cell | None:
-        """Take the first cell whose start is there; cells whose start failed are given up."""
+        """Take the first cell whose start is there, rather one whose code need not be awaited.
+
+        Cells whose start failed are given up.
+        """
         for cell in list(self.waiting):
-            if not cell.features or cell.features in self.result.records:
-                self.waiting.remove(cell)
-                return cell
             if cell.features in self.result.failed:
                 self.waiting.remove(cell)
                 error = f"what it starts from failed: {self.result.failed[cell.features]}"
                 note_failure(cell, self.place, error, error)
                 self._ended(cell, {"error": error})
-        return None
+        there = [c for c in self.waiting if not c.features or c.features in self.result.records]
+        if not there:
+            return None
+        chosen = min(there, key=self.compiling.is_awaited)  # the first of those, or of all
+        self.waiting.remove(chosen)
+        return chosen
 
     def _decoded(self, answer: dict[str, Any]) -> None:
         if "error" in answer:  # the cells will say the same, each with its own traceback
@@ -200,7 +224,7 @@ class _Run:
 class _Crew:
     """Worker processes, each with a thread that speaks to it."""
 
-    def __init__(self, size: int, place: Workplace) -> None:
+    def __init__(self, size: int, place: Workplace, *, helped: bool = False) -> None:
         self.place = place
         self.threads = max(1, (os.cpu_count() or 1) // size)
         self.size = size
@@ -208,19 +232,36 @@ class _Crew:
         # All at once: they take seconds to load torch, which pass while the first job is done.
         self.idle = [self._hire() for _ in range(size)]
         self.busy: set[_Worker] = set()
+        # One more, that compiles for the others; with their share of the GPU, or the code differs.
+        self.helper = self._hire(helps=True) if helped else None
+        self.gone: list[_Worker] = []
 
     @property
     def free(self) -> int:
         return self.size - len(self.busy)
 
-    def _hire(self) -> _Worker:
-        return _Worker(self.place, self.threads, gpu_share(self.size))
+    def _hire(self, *, helps: bool = False) -> _Worker:
+        return _Worker(self.place, self.threads, gpu_share(self.size), helps=helps)
 
     def start(self, cell: Cell | None, job: dict[str, Any]) -> None:
         """Give a job to an idle worker, or to one in place of a worker that died."""
         worker = self.idle.pop() if self.idle else self._hire()
         self.busy.add(worker)
+        self._ask(worker, cell, job)
 
+    def ask_helper(self, job: dict[str, Any]) -> None:
+        """Give a job to the helper, or to one in place of a helper that died."""
+        self.helper = self.helper or self._hire(helps=True)
+        self._ask(self.helper, None, job)
+
+    def dismiss_helper(self) -> None:
+        """Let the helper go, and its memory with it; nobody waits for that before the end."""
+        if self.helper is not None:
+            self.helper.dismiss(at_once=False)
+            self.gone.append(self.helper)
+            self.helper = None
+
+    def _ask(self, worker: _Worker, cell: Cell | None, job: dict[str, Any]) -> None:
         def speak() -> None:
             self.events.put((worker, cell, worker.ask(job)))
 
@@ -228,31 +269,38 @@ class _Crew:
         worker.thread.start()
 
     def wait(self) -> tuple[Cell | None, dict[str, Any]]:
-        """Wait for the next answer."""
+        """Wait for the next answer; that to a job without a cell comes with None."""
         worker, cell, answer = self.events.get()
+        helps = worker is self.helper
         self.busy.discard(worker)
         if not answer.get("dead"):
-            self.idle.append(worker)
+            if not helps:
+                self.idle.append(worker)
             return cell, answer
         worker.dismiss(at_once=True)
         worker.await_end()
+        if helps:
+            self.helper = None
         if cell is not None:
             note_failure(cell, self.place, answer["error"], answer["error"])
         return cell, answer
 
     def stop(self) -> None:
         """End all workers; what they were doing is lost, what is written stays."""
-        crew = [*self.idle, *self.busy]
+        unfinished = self.busy if self.helper is None else {*self.busy, self.helper}
+        crew = [*self.idle, *unfinished]
         for worker in crew:  # all at once: on a GPU each takes seconds to let go
-            worker.dismiss(at_once=worker in self.busy)
-        for worker in crew:
+            worker.dismiss(at_once=worker in unfinished)
+        for worker in (*crew, *self.gone):
             worker.await_end()
 
 
 class _Worker:
     """A process that does jobs."""
 
-    def __init__(self, place: Workplace, threads: int, environment: Mapping[str, str]) -> None:
+    def __init__(
+        self, place: Workplace, threads: int, environment: Mapping[str, str], *, helps: bool = False
+    ) -> None:
         self.thread: threading.Thread | None = None
         # numpy reads these when it is loaded: workers must not fight over cores.
         limits = {f"{name}_NUM_THREADS": str(threads) for name in ("OMP", "OPENBLAS", "MKL")}
@@ -267,7 +315,7 @@ class _Worker:
             encoding="utf-8",
             env={**os.environ, **limits, **environment},
         )
-        self._send({"place": place.to_dict(), "threads": threads})
+        self._send({"place": place.to_dict(), "threads": threads, "helps": helps})
 
     @property
     def alive(self) -> bool:

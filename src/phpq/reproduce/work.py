@@ -89,6 +89,12 @@ def run_cell(cell: Cell, place: Workplace) -> dict[str, Any]:
     return record
 
 
+def compile_for(cell: Cell, place: Workplace) -> None:
+    """Fill the compiler's cache on disk with the code of a cell, whatever its weights are."""
+    trainer, _ = _trainer(replace(cell, features=""), replace(place, compiled=True))
+    trainer.rehearse()
+
+
 def _train(cell: Cell, place: Workplace) -> dict[str, Any]:
     trainer, seconds = _trainer(cell, place)
     by_epoch: dict[str, float] = {}

@@ -20,10 +20,10 @@ from typing import Any, TextIO
 
 from phpq.reproduce.grid import Cell, recorded_config
 from phpq.reproduce.store import FAILED, FORMAT
-from phpq.reproduce.work import run_cell
+from phpq.reproduce.work import compile_for, run_cell
 from phpq.reproduce.workplace import Workplace, decode_once
 
-READY = "ready"
+NICENESS = 10
 
 
 def main() -> None:
@@ -39,7 +39,8 @@ def serve(jobs: TextIO, answers: TextIO) -> None:
     """Do the jobs of a stream in turn.
 
     Args:
-        jobs: The workplace with "threads" beside it, then jobs as `do_job` takes them.
+        jobs: The workplace with "threads" beside it, and whether this process only "helps" others,
+            which then have precedence; then jobs as `do_job` takes them.
         answers: One line for each job.
     """
     first = jobs.readline()
@@ -47,6 +48,8 @@ def serve(jobs: TextIO, answers: TextIO) -> None:
         return
     setup = json.loads(first)
     place = Workplace.from_dict(setup["place"])
+    if setup.get("helps") and hasattr(os, "nice"):
+        os.nice(NICENESS)  # what it starts, as a compiler on every core, inherits it
     import phpq.training  # noqa: F401  here, or the first cell's seconds would count it
 
     limit_threads(setup["threads"])
@@ -58,7 +61,7 @@ def serve(jobs: TextIO, answers: TextIO) -> None:
 
 
 def do_job(job: dict[str, Any], place: Workplace) -> dict[str, Any]:
-    """Do one job: {"decode": [cells]}, or {"cell": cell}; never raises for what a cell does.
+    """Do one job: {"decode": [cells]}, {"compile": cell} or {"cell": cell}; never raises for it.
 
     Args:
         job: May say for its cell whether it is "compiled", in place of the workplace.
@@ -70,6 +73,9 @@ def do_job(job: dict[str, Any], place: Workplace) -> dict[str, Any]:
     try:
         if "decode" in job:
             decode_once([Cell.from_dict(cell) for cell in job["decode"]], place)
+            return {"record": None}
+        if "compile" in job:
+            compile_for(Cell.from_dict(job["compile"]), place)
             return {"record": None}
         place = replace(place, compiled=job.get("compiled", place.compiled))
         return {"record": run_cell(Cell.from_dict(job["cell"]), place)}
