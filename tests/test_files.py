@@ -5,7 +5,14 @@ from pathlib import Path
 import pytest
 
 from phpq.errors import FormatError
-from phpq.files import read_json, replacing, write_bytes, write_json, write_text
+from phpq.files import (
+    read_json,
+    remove_temporaries,
+    replacing,
+    write_bytes,
+    write_json,
+    write_text,
+)
 
 
 def test_what_is_written_is_read_back(tmp_path: Path) -> None:
@@ -33,6 +40,35 @@ def test_a_failure_leaves_the_old_file_and_no_rubbish(tmp_path: Path) -> None:
         fail()
     assert path.read_text("utf-8") == "old"
     assert list(tmp_path.iterdir()) == [path]
+
+
+def test_what_a_library_writes_beside_goes_too(tmp_path: Path) -> None:
+    path = tmp_path / "a.txt"
+
+    def fail() -> None:
+        with replacing(path) as temporary:
+            temporary.with_name(".tmpX1y2Z3").write_text("half")  # as safetensors names it
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        fail()
+    assert list(tmp_path.iterdir()) == []
+    with replacing(path) as temporary:
+        temporary.with_name(".tmpX1y2Z3").write_text("whole")
+        temporary.with_name(".tmpX1y2Z3").replace(temporary)
+    assert path.read_text("utf-8") == "whole"
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_only_what_a_kill_left_behind_is_removed(tmp_path: Path) -> None:
+    for name in (".metrics.jsonl.y2.tmp", "notes.tmp", "metrics.jsonl", ".hidden"):
+        (tmp_path / name).touch()
+    killed = tmp_path / ".weights.safetensors.x1.tmp"
+    killed.mkdir()
+    (killed / ".tmpX1y2Z3").touch()
+    remove_temporaries(tmp_path)
+    left = sorted(path.name for path in tmp_path.iterdir())
+    assert left == [".hidden", "metrics.jsonl", "notes.tmp"]
 
 
 @pytest.mark.parametrize("text", ["{", "[1]", "\udcff", ""])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -15,18 +16,30 @@ from phpq.errors import FormatError
 
 @contextmanager
 def replacing(path: Path) -> Iterator[Path]:
-    """Yield a temporary file beside `path`; once filled without an error, it takes that name."""
-    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".tmp")
-    os.close(handle)
-    temporary = Path(name)
-    try:
+    """Yield the name of a file to write; written without an error, it takes that of `path`.
+
+    It lies in a folder of its own beside `path`: some libraries write a temporary file, with a name
+    of their own, beside the one that they are asked for. What a killed process leaves is that
+    folder, which `remove_temporaries` knows.
+    """
+    with tempfile.TemporaryDirectory(
+        dir=path.parent, prefix=f".{path.name}.", suffix=".tmp"
+    ) as room:
+        temporary = Path(room) / path.name
         yield temporary
         with temporary.open("rb") as file:
             os.fsync(file.fileno())
-        temporary.chmod(0o644)  # mkstemp makes it private; what we write is for others too
+        temporary.chmod(0o644)  # libraries may make it private; what we write is for others too
         temporary.replace(path)
-    finally:
-        temporary.unlink(missing_ok=True)
+
+
+def remove_temporaries(folder: Path) -> None:
+    """Remove what killed processes left of the files that they were writing in a folder."""
+    for path in folder.glob(".*.tmp"):
+        if path.is_dir():
+            shutil.rmtree(path, ignore_errors=True)
+        else:
+            path.unlink(missing_ok=True)
 
 
 def write_text(path: Path, text: str) -> None:

@@ -16,7 +16,6 @@ from phpq.training.state import (
     STATE,
     RunState,
     read_metrics,
-    remove_temporaries,
     write_metrics,
 )
 from tiny_runs import SIDE, tiny_network
@@ -113,10 +112,3 @@ def test_a_torn_last_line_is_left_out(tmp_path: Path, torn: str) -> None:
     text = "".join(json.dumps(row) + "\n" for row in rows) + torn
     (tmp_path / METRICS).write_text(text, "utf-8")
     assert read_metrics(tmp_path, epochs=9) == rows
-
-
-def test_only_what_a_kill_left_behind_is_removed(tmp_path: Path) -> None:
-    for name in (".weights.safetensors.x1.tmp", ".metrics.jsonl.y2.tmp", "notes.tmp", METRICS):
-        (tmp_path / name).touch()
-    remove_temporaries(tmp_path)
-    assert sorted(path.name for path in tmp_path.iterdir()) == [METRICS, "notes.tmp"]

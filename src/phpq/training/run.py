@@ -19,6 +19,7 @@ from phpq.data import Dataset
 from phpq.errors import ConfigError
 from phpq.evaluation import code_health
 from phpq.evaluation.plots import plot_training
+from phpq.files import remove_temporaries
 from phpq.model.checkpoint import ModelCard, read_card, write_card, write_weights
 from phpq.model.method import build_method
 from phpq.model.retrieval import Model, resolve_device
@@ -31,7 +32,6 @@ from phpq.training.state import (
     STATE,
     RunState,
     read_metrics,
-    remove_temporaries,
     write_metrics,
 )
 

@@ -80,12 +80,6 @@ class RunState:
             group["lr"] = rate
 
 
-def remove_temporaries(folder: Path) -> None:
-    """Remove what a killed process left of the files that it was writing."""
-    for path in folder.glob(".*.tmp"):
-        path.unlink(missing_ok=True)
-
-
 def write_metrics(folder: Path, rows: list[dict[str, Any]]) -> None:
     """Write one JSON row an epoch."""
     write_text(folder / METRICS, "".join(json.dumps(row) + "\n" for row in rows))
