@@ -64,3 +64,22 @@ def test_what_is_no_number_is_passed_on(kernels: ModuleType) -> None:
     scale = torch.full((CHANNELS,), torch.nan)
     pooled, _, _ = kernels.take_maxima(maps, scale, scale)
     assert pooled.isnan().all()
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs CUDA")
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("size", [(112, 112), (7, 9)])
+def test_both_ways_on_a_gpu(size: tuple[int, int], dtype: torch.dtype) -> None:
+    torch.manual_seed(0)
+    maps = torch.randn(4, 64, *size).to(dtype).contiguous(memory_format=LAST)
+    vectors = torch.randn(4, 64)
+    pooled, best, taps = norm_relu_pool(maps, *vectors)
+    got = norm_relu_pool(maps.cuda(), *vectors.cuda())
+    torch.testing.assert_close(got[0].cpu(), pooled)
+    assert torch.equal(got[1].cpu(), best)
+    assert torch.equal(got[2].cpu(), taps)
+    slope = torch.randn(pooled.shape).to(dtype)
+    expected = norm_relu_pool_gradient(slope, taps, maps, *vectors[:3])
+    there = norm_relu_pool_gradient(slope.cuda(), taps.cuda(), maps.cuda(), *vectors[:3].cuda())
+    torch.testing.assert_close(there.cpu(), expected)
