@@ -60,23 +60,22 @@ class Compiling:
             processes: Cells at once; 0 is as 1.
         """
         self.gallery = gallery
-        families: dict[Hashable, list[Cell]] = {}
-        at_once = max(1, processes)
-        # The first ones are on their way before anything is compiled.
-        begin = [cell.key for cell in cells if not cell.features][: at_once if at_once > 1 else 0]
-        for cell in cells:
-            if cell.key not in begin and self._may_compile(cell):
-                families.setdefault(_code_of(cell), []).append(cell)
-        enough = IMAGES_TO_COMPILE / at_once  # the others go on meanwhile
-        worth = {
-            code: family for code, family in families.items() if self._images_of(family) >= enough
-        }
-        if not can_compile(device):
-            worth = {}
-        most_first = sorted(worth.values(), key=self._images_of, reverse=True)
         # What is to be compiled beforehand, each by the first cell that wants it.
-        self.beforehand = [family[0] for family in most_first] if at_once > 1 else []
-        self.ready: set[Hashable] = set() if at_once > 1 else set(worth)
+        self.beforehand: list[Cell] = []
+        # The code that cells which start now compile.
+        self.ready: set[Hashable] = set()
+        if not can_compile(device):
+            return
+        if processes <= 1:
+            self.ready = set(self._families(cells, enough=IMAGES_TO_COMPILE))
+            return
+        # The first ones are on their way before anything is compiled.
+        first = [cell.key for cell in cells if not cell.features][:processes]
+        later = [cell for cell in cells if cell.key not in first]
+        # Compiling takes one of them so long, and the others go on.
+        families = self._families(later, enough=IMAGES_TO_COMPILE / processes)
+        most_first = sorted(families.values(), key=self._images_of, reverse=True)
+        self.beforehand = [family[0] for family in most_first]
 
     def ended(self, *, well: bool) -> Cell:
         """Take the first cell off `beforehand`; if all went well, its code is in the cache."""
@@ -89,9 +88,17 @@ class Compiling:
         """Tell whether a cell that starts later will compile, but one that starts now does not."""
         return _code_of(cell) in map(_code_of, self.beforehand) and self._may_compile(cell)
 
-    def is_ready(self, cell: Cell) -> bool:
+    def compiles(self, cell: Cell) -> bool:
         """Tell whether a cell that starts now compiles."""
         return self._may_compile(cell) and _code_of(cell) in self.ready
+
+    def _families(self, cells: Sequence[Cell], *, enough: float) -> dict[Hashable, list[Cell]]:
+        """Return the cells that compile if they learn from `enough` images together, by code."""
+        families: dict[Hashable, list[Cell]] = {}
+        for cell in cells:
+            if self._may_compile(cell):
+                families.setdefault(_code_of(cell), []).append(cell)
+        return {c: family for c, family in families.items() if self._images_of(family) >= enough}
 
     def _images_of(self, family: Sequence[Cell]) -> int:
         return sum(images_to_learn(cell, self.gallery) for cell in family)

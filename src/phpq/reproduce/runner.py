@@ -166,10 +166,10 @@ class _Run:
 
     def _job(self, cell: Cell) -> dict[str, Any]:
         """Return what a worker is told about a cell that starts now."""
-        return {"cell": cell.to_dict(), "compiled": self.compiling.is_ready(cell)}
+        return {"cell": cell.to_dict(), "compiled": self.compiling.compiles(cell)}
 
     def _compile_next(self, crew: _Crew) -> None:
-        """Have the next code compiled, in the order in which it is wanted."""
+        """Have the next code compiled; after the last one nobody is needed for that."""
         if self.compiling.beforehand:
             crew.ask_helper({"compile": self.compiling.beforehand[0].to_dict()})
         else:

@@ -246,7 +246,7 @@ def _trainer(cell: Cell, place: Workplace) -> tuple[Trainer, dict[str, float]]:
         backbone=backbone,
     )
     if compiled:
-        trainer.compile_evaluation()  # the cache on disk has it for all of a family but one
+        trainer.compile_evaluation()  # from the cache on disk, but for who fills that
     _PIXELS.clear()
     _PIXELS[shared] = trainer.pixels
     return trainer, {"loading": round(time.perf_counter() - begun, 2)}

@@ -152,13 +152,7 @@ class Trainer:
     def rehearse(self) -> None:
         """Take one step and embed the test images: all that a run compiles is compiled then."""
         self.prepare_epoch(0)
-        config = self.config
-        plan = plan_epoch(self.labels, 0, data=config.data, training=config.training)
-        mine = np.ascontiguousarray(plan.indices[:1, self.part])
-        rows = torch.from_numpy(mine[0]).to(self.device)
-        parameters = torch.from_numpy(plan.parameters[0, self.part]).to(self.device)
-        pixels = next(iter(self.pixels.source.batches(mine)))
-        self.step(pixels, self.device_labels[rows], rows, parameters)
+        self.train_epoch(0, steps=1)
         self.pixels.embed_test(self.evaluated_network)
 
     def complete(self) -> None:
@@ -182,20 +176,21 @@ class Trainer:
             message=self.reporter.message,
         )
 
-    def train_epoch(self, epoch: int) -> EpochResult:
-        """Run all steps of one epoch (from 0)."""
+    def train_epoch(self, epoch: int, *, steps: int | None = None) -> EpochResult:
+        """Run all steps of one epoch (from 0), or the first ones of it."""
         config = self.config
+        count = self.steps if steps is None else steps
         plan = plan_epoch(self.labels, epoch, data=config.data, training=config.training)
-        mine = np.ascontiguousarray(plan.indices[:, self.part])
+        mine = np.ascontiguousarray(plan.indices[:count, self.part])
         indices = torch.from_numpy(mine).to(self.device)
-        parameters = torch.from_numpy(plan.parameters[:, self.part]).to(self.device)
+        parameters = torch.from_numpy(plan.parameters[:count, self.part]).to(self.device)
         batch, books = config.training.batch_size, config.quantizer.num_codebooks
         names = ("loss", *self.network.terms)
-        losses = torch.zeros(self.steps, len(names), device=self.device)
-        codes = torch.zeros(self.steps, batch, books, dtype=torch.uint8, device=self.device)
+        losses = torch.zeros(count, len(names), device=self.device)
+        codes = torch.zeros(count, batch, books, dtype=torch.uint8, device=self.device)
         started = time.perf_counter()
         stream = None if self._graphed else self.pixels.source.batches(mine)
-        for number in range(self.steps):
+        for number in range(count):
             step = epoch * self.steps + number
             factor = rate_factor(step, steps_per_epoch=self.steps, config=config.training)
             set_rates(self.optimizer, factor)

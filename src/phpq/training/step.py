@@ -264,8 +264,8 @@ class GraphedStep:
 def acceleration(config: RunConfig, device: torch.device) -> str:
     """Resolve "auto": a CUDA graph on CUDA, plain steps elsewhere.
 
-    Compiling too gives a quarter more speed but takes half a minute to start, more than it saves in
-    one run on a small data set: "full" asks for it.
+    Compiling too makes steps of a ResNet-18 on an H200 a third to a half faster, but takes half a
+    minute to start, more than it saves in one run on a small data set: "full" asks for it.
     """
     wanted = config.training.accelerate
     if device.type != "cuda":
