@@ -10,9 +10,9 @@ from importlib.util import find_spec
 from phpq.recipes import remaining_config
 from phpq.reproduce.grid import Cell
 
-# Compiling takes half a minute. Alone it raises 9,600 images/s to 13,000, which wins that back
-# after 1.1 million images (DSH with ResNet-18, 224 pixels, batches of 64, on one H200:
-# docs/results/grid.md).
+# Compiling takes half a minute. Alone it raises 9,500 images/s to 14,700, which wins that back
+# after 0.8 million images (DSH with ResNet-18, 224 pixels, batches of 64, on one H200:
+# docs/results/grid.md). SRLH's own code took 50 s.
 IMAGES_TO_COMPILE = 1_500_000
 # Methods whose backbones return more than the last level, each its own choice of them.
 _OWN_LEVELS = ("phpq", "fph", "srlh", "exchnet")
