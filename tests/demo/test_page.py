@@ -15,6 +15,7 @@ from phpq.demo.page import Pictures, build_page, draw_curves, draw_family
 from phpq.evaluation import CodeHealth, PrecisionRecallCurve, RetrievalScores, SearchTiming
 from phpq.evaluation import render_report as render
 from phpq.evaluation.history import EpochScore, EpochScores
+from phpq.evaluation.report import Table
 from phpq.evaluation.run import Evaluation
 
 
@@ -91,6 +92,18 @@ def test_a_quick_run_is_called_one() -> None:
 def test_slower_codes_are_not_hidden() -> None:
     assert "too small a gallery" in page(measured(0.9, 0.8, ratio=0.5))
     assert "too small a gallery" not in page(measured(0.9, 0.8))
+
+
+def test_each_length_stands_beside_the_float_search_that_it_was_timed_with() -> None:
+    result = measured(0.9, 0.8)
+    slow = replace(result.evaluations[16], timing=SearchTiming(0.02, 0.05, 1000, 24, 7, 10, 5, 1))
+    result = replace(result, evaluations={**result.evaluations, 16: slow})
+    report = build_page(result, Pictures(b"", b"", b"", b"", {16: b"", 32: b""}))
+    (speed,) = (section for section in report.sections if section.title == "Speed")
+    (table,) = (block for block in speed.blocks if isinstance(block, Table))
+    expected = [("PHPQ, 32 bits", 1.0, 3.0, 3.0), ("PHPQ, 16 bits", 20.0, 50.0, 2.5)]
+    for row, wanted in zip(table.rows, expected, strict=True):
+        assert row == (wanted[0], *(pytest.approx(value) for value in wanted[1:]))
 
 
 def test_every_way_to_search_is_in_the_tables() -> None:
