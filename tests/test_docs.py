@@ -1,8 +1,9 @@
-"""The documents speak of commands, options, names and files that exist."""
+"""The documents speak of commands, options, names and files that exist; the README's examples run."""
 
 from __future__ import annotations
 
 import ast
+import functools
 import re
 import shlex
 from pathlib import Path
@@ -13,9 +14,26 @@ import typer
 import phpq
 from command_line import phpq as run_phpq
 from phpq.cli import COMMANDS, app
+from tiny_runs import tiny_birds, tiny_config
 
 ROOT = Path(__file__).parent.parent
-PAGES = sorted([ROOT / "README.md", *(ROOT / "docs").rglob("*.md")])
+PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
+
+# The examples are run at a size that fits a test: what is added to `phpq train`.
+SMALL = {
+    "--weights": "none",
+    "--backbone": "test_resnet",
+    "--epochs": "1",
+    "--set": ["data.store_size=32", "data.crop_size=32", "data.eval_size=32"],
+}
+# Why a command line of the README is not run here. A new one is run, or gets a reason.
+NOT_RUN = {
+    "phpq demo": "tests/demo",
+    "phpq serve": "runs until it is stopped: tests/cli/test_serve.py",
+    "phpq train birds/ --method": "tests/methods/test_contract.py trains every method",
+    "phpq reproduce": "needs the images of a benchmark: tests/cli/test_reproduce.py",
+    "--ray": "needs a cluster: tests/cluster, tests/serve/shards",
+}
 
 
 def _blocks(page: Path, language: str) -> list[str]:
@@ -35,6 +53,55 @@ def _commands(page: Path) -> list[list[str]]:
             if words and words[0] == "phpq":
                 calls.append(words[1:])
     return calls
+
+
+@pytest.fixture
+def birds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Stand in a folder that has what the examples name: `birds/`, `photo.jpg`, `other.jpg`."""
+    images = tiny_birds().train
+    for row, name in enumerate(images.ids):
+        folder = tmp_path / "birds" / images.class_names[images.labels[row]]
+        folder.mkdir(parents=True, exist_ok=True)
+        images.read(row).save(folder / f"{Path(name).name}.png")
+    for row, name in enumerate(("photo.jpg", "other.jpg", "a.jpg", "b.jpg")):
+        images.read(row).save(tmp_path / name)
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def test_the_command_lines_of_the_readme_run(birds: Path) -> None:
+    """In their order, as a newcomer types them."""
+    ran = []
+    for words in _commands(ROOT / "README.md"):
+        line = shlex.join(["phpq", *words])
+        if any(line.startswith(start) or f" {start} " in line for start in NOT_RUN):
+            continue
+        if words[0] == "train":
+            for option, values in SMALL.items():
+                for value in [values] if isinstance(values, str) else values:
+                    words += [option, value]
+        outcome = run_phpq(*words)
+        assert outcome.code == 0, (line, outcome.err)
+        ran.append(words[0])
+    assert {"train", "evaluate", "index", "search", "export"} <= set(ran)
+
+
+@pytest.mark.parametrize("page", ["README.md", "docs/quickstart.md"])
+def test_the_python_examples_run(
+    page: str, birds: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    config = tiny_config("quantizer.codebook_size=256", "training.epochs=1")
+    monkeypatch.setattr(phpq, "train", functools.partial(phpq.train, config=config))
+    blocks = _blocks(ROOT / page, "python")
+    assert blocks
+    for block in blocks:
+        exec(compile(block, page, "exec"), {})
+
+
+def test_a_command_that_is_not_run_has_a_reason_that_is_needed() -> None:
+    lines = [shlex.join(["phpq", *words]) for words in _commands(ROOT / "README.md")]
+    for start in NOT_RUN:
+        assert any(line.startswith(start) or f" {start} " in line for line in lines), start
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
