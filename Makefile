@@ -1,0 +1,27 @@
+# What a contributor runs; .ci/run calls the same targets. `make` alone lists them.
+.PHONY: help setup check test slow docs everything pin
+
+help: ## List the targets
+	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## /\1\t/' | expand -t 14
+
+setup: ## Install everything that is needed to develop
+	uv sync
+
+check: ## Lint, format and types
+	uv run ruff check .
+	uv run ruff format --check .
+	uv run mypy
+
+test: ## The default tests: offline, on a CPU, in four minutes on two cores
+	uv run pytest
+
+slow: ## The others: clusters, several processes, many kills, a real browser
+	uv run pytest -m slow
+
+docs: ## Links lead somewhere, examples run, commands and options exist
+	uv run pytest tests/test_docs.py -m "slow or not slow"
+
+everything: check test slow ## All of the above
+
+pin: ## Write the newest exact versions into pyproject.toml
+	uv run python scripts/pin.py
