@@ -1,4 +1,4 @@
-"""The documents speak of commands, options, names and files that exist; the README's examples run."""
+"""The documents speak of what exists: commands, options, names, files; README examples run."""
 
 from __future__ import annotations
 
