@@ -52,18 +52,17 @@ def evaluate(
 def _print(evaluation: Evaluation, run: Path) -> None:
     from rich.table import Table
 
+    from phpq.evaluation.page import score_cells
+
     console = results()
-    ways = evaluation.ways
-    cutoffs = [n for n in (1, 10, 100) if n in evaluation.codes.precision_at]
     table = Table(title=f"{evaluation.dataset}, {evaluation.bits} bits", title_justify="left")
     table.add_column("search over")
-    for name in ("bytes/image", "MAP", *(f"P@{n}" for n in cutoffs)):
+    for name in ("bytes/image", *score_cells(evaluation.codes)):
         table.add_column(name, justify="right")
-    for name, scores in ways.items():
-        cells = [100 * scores.precision_at[n] for n in cutoffs]
-        numbers = (f"{value:.2f}" for value in (scores.map_percent, *cells))
+    for name, scores in evaluation.ways.items():
+        numbers = (f"{value:.2f}" for value in score_cells(scores).values())
         style = "bold" if scores is evaluation.codes else None
-        table.add_row(name, f"{-(-scores.bits // 8):,}", *numbers, style=style)
+        table.add_row(name, f"{scores.bytes_per_image:,}", *numbers, style=style)
     console.print(table)
     print_facts(_facts(evaluation, run))
 
@@ -82,7 +81,7 @@ def _facts(evaluation: Evaluation, run: Path) -> list[tuple[str, str]]:
     if lowest != highest:
         rows.append(("ties", f"MAP from {lowest} to {highest}, as tied images are put in order"))
     if evaluation.held_out:
-        rows.append(("queries", f"{evaluation.held_out} a class, held out of the training split"))
+        rows.append(("queries", f"{evaluation.held_out} per class, held out of the training split"))
     if epochs is not None:
         rows.append(
             (

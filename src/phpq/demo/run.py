@@ -4,7 +4,7 @@
     runs/16  runs/32                 run folders, for `phpq.load`, `phpq search`, `phpq evaluate`
     queries/<species>.png            birds to search with
 
-Two models learn from scratch on drawn birds, one a code length. Each is measured beside exhaustive
+Two models learn from scratch on drawn birds, one per code length. Each is measured beside exhaustive
 float search and a product quantizer fitted afterwards, on the very same embeddings.
 """
 
@@ -24,17 +24,18 @@ from PIL import Image
 from phpq._version import __version__
 from phpq.data import Dataset, LabelledImages
 from phpq.demo.folder import MADE_BY, install, workshop
-from phpq.demo.page import Pictures, build_page, draw_curves, draw_family
+from phpq.demo.page import build_page, draw_family
 from phpq.demo.recipe import BITS, FULL, QUICK, Recipe
-from phpq.evaluation import write_report
 from phpq.evaluation.history import epoch_scores, read_rows
-from phpq.evaluation.run import FOLDER, METRICS, REPORT, Evaluation, evaluate_model
+from phpq.evaluation.page import REPORT
+from phpq.evaluation.run import FOLDER, METRICS, Evaluation, evaluate_model
 from phpq.files import write_json
+from phpq.report import write_report
 from phpq.training import Reporter, SilentReporter, train_run
 
 RUNS, QUERIES = "runs", "queries"
-# The network is too small to share: on two busy cores, two threads that wait for each other took 4
-# to 20 times as long as one. And so the result does not depend on the number of cores.
+# The network is too small to share: threads that wait for each other on busy cores take longer than
+# one. And so the result does not depend on the number of cores.
 THREADS = 1
 
 
@@ -143,8 +144,16 @@ def run_demo(
                 for bits, one in evaluations.items()
             },
         )
-        pictures = _pictures(result, dataset, unfinished / RUNS)
-        write_report(unfinished / REPORT, build_page(result, pictures))
+        longest = unfinished / RUNS / str(result.longest.bits) / FOLDER
+        page = build_page(
+            result,
+            family=draw_family(dataset),
+            hits=(longest / "top10.png").read_bytes(),
+            training={
+                bits: (unfinished / RUNS / str(bits) / "training.png").read_bytes() for bits in BITS
+            },
+        )
+        write_report(unfinished / REPORT, page)
         write_json(unfinished / METRICS, result.to_dict())
         names = (*(f"{RUNS}/{bits}" for bits in BITS), QUERIES, REPORT, METRICS)
         install(unfinished, folder, names=names)
@@ -192,18 +201,6 @@ def _write_queries(test: LabelledImages, folder: Path) -> None:
         if label not in named:
             named.add(label)
             test.read(index).save(folder / f"{test.class_names[label]}.png")
-
-
-def _pictures(result: DemoResult, dataset: Dataset, runs: Path) -> Pictures:
-    precision_at, precision_recall = draw_curves(result)
-    longest = runs / str(result.longest.bits)
-    return Pictures(
-        family=draw_family(dataset),
-        precision_at=precision_at,
-        precision_recall=precision_recall,
-        hits=(longest / FOLDER / "top10.png").read_bytes(),
-        training={bits: (runs / str(bits) / "training.png").read_bytes() for bits in BITS},
-    )
 
 
 def _run_facts(one: Evaluation) -> dict[str, Any]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -13,15 +13,10 @@ METRICS = "metrics.jsonl"
 
 @dataclass(frozen=True, slots=True)
 class EpochScore:
-    """MAP after an epoch.
+    """MAP after an epoch."""
 
-    Attributes:
-        epoch: From 1.
-        map: In per cent.
-    """
-
-    epoch: int
-    map: float
+    epoch: int  # from 1
+    map: float  # in per cent
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,15 +37,11 @@ class EpochScores:
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain data for JSON; MAP in per cent."""
-        return {
-            "last": {"epoch": self.last.epoch, "map": self.last.map},
-            "best": {"epoch": self.best.epoch, "map": self.best.map},
-            "evaluated": self.evaluated,
-        }
+        return asdict(self)
 
 
 def read_rows(run: Path) -> list[dict[str, Any]]:
-    """Read the rows of `metrics.jsonl`, one an epoch; a torn line ends what can be trusted."""
+    """Read the rows of `metrics.jsonl`, one per epoch; a torn line ends what can be trusted."""
     rows: list[dict[str, Any]] = []
     path = run / METRICS
     for line in path.read_text("utf-8").splitlines() if path.is_file() else ():

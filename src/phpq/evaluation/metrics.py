@@ -1,14 +1,14 @@
 """Tie-aware retrieval measures: ranked tie groups in, numbers out.
 
-Each measure is its exact expectation under a random order of tied items, so the order of the
-gallery never changes it. Higher is better; values are fractions from 0 to 1. A query without a
+Each measure but `precision_at_1_served` is its exact expectation under a random order of tied
+items, so the order of the gallery never changes it. Higher is better; values are fractions from 0 to 1. A query without a
 relevant item in the gallery has no defined score: it is left out of every mean, and counted.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import lru_cache
 from typing import Any
 
@@ -36,29 +36,6 @@ class PrecisionRecallCurve:
 
     recall: tuple[float, ...]
     precision: tuple[float, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class RetrievalMetrics:
-    """What `measure` finds in one pass over the ranking.
-
-    Attributes:
-        map: Mean average precision over the whole gallery, 0 to 1.
-        map_range: What MAP would be in the worst and in the best order of the tied items.
-        precision_at: Mean precision of the first N hits, for each N asked for.
-        curve: The precision-recall curve.
-        queries: Queries that were averaged.
-        excluded: Queries left out, because nothing in the gallery is relevant to them.
-        gallery: Rows of the gallery.
-    """
-
-    map: float
-    map_range: tuple[float, float]
-    precision_at: dict[int, float]
-    curve: PrecisionRecallCurve
-    queries: int
-    excluded: int
-    gallery: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,18 +68,79 @@ class CodeHealth:
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain data for JSON."""
+        totals = {"dead_total": self.dead_total, "mean_entropy_bits": self.mean_entropy_bits}
+        return asdict(self) | totals
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RetrievalScores:
+    """What one way of searching achieves on one gallery. Scores are fractions from 0 to 1.
+
+    Attributes:
+        method: "codes", "float" or "pq".
+        map: Tie-aware mean average precision over the whole gallery.
+        map_range: What it would be in the worst and in the best order of tied images; a tool that
+            takes ties as they come reports something in between.
+        precision_at: Mean precision of the first N hits, for each N.
+        precision_at_1_served: Share of the queries whose first hit is relevant, equal scores in
+            the order of the gallery, as an index serves them; P@1 is its mean over all orders.
+        pr_curve: Interpolated precision at evenly spaced levels of recall.
+        queries: Queries that were averaged.
+        excluded: Queries left out: nothing in the gallery is relevant to them.
+        gallery: Rows of the gallery.
+        bits: Bits that a gallery image takes.
+        health: Use of the codebooks; None for float search.
+    """
+
+    method: str = ""
+    map: float
+    map_range: tuple[float, float]
+    precision_at: dict[int, float]
+    precision_at_1_served: float
+    pr_curve: PrecisionRecallCurve
+    queries: int
+    excluded: int
+    gallery: int
+    bits: int = 0
+    health: CodeHealth | None = None
+
+    @property
+    def map_percent(self) -> float:
+        """MAP in per cent, as tables print it."""
+        return 100 * self.map
+
+    @property
+    def map_range_percent(self) -> tuple[float, float]:
+        """MAP in the worst and in the best order of ties, in per cent."""
+        lowest, highest = self.map_range
+        return 100 * lowest, 100 * highest
+
+    @property
+    def bytes_per_image(self) -> int:
+        """Whole bytes that a gallery image takes."""
+        return -(-self.bits // 8)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain data for JSON; MAP, P@N and the curve are in per cent."""
         return {
-            "rows": self.rows,
-            "distinct_codes": self.distinct_codes,
-            "dead_codewords": list(self.dead_codewords),
-            "dead_total": self.dead_total,
-            "entropy_bits": list(self.entropy_bits),
-            "mean_entropy_bits": self.mean_entropy_bits,
-            "largest_share": self.largest_share,
+            "method": self.method,
+            "map": self.map_percent,
+            "map_range": list(self.map_range_percent),
+            "precision_at": {str(n): 100 * value for n, value in self.precision_at.items()},
+            "precision_at_1_served": 100 * self.precision_at_1_served,
+            "pr_curve": {
+                "recall": [100 * value for value in self.pr_curve.recall],
+                "precision": [100 * value for value in self.pr_curve.precision],
+            },
+            "queries": self.queries,
+            "excluded": self.excluded,
+            "gallery": self.gallery,
+            "bits": self.bits,
+            "health": None if self.health is None else self.health.to_dict(),
         }
 
 
-def tie_aware_average_precision(groups: TieGroups, *, cutoff: int | None = None) -> Float64Array:
+def tie_aware_average_precision(groups: TieGroups) -> Float64Array:
     """Return the expected average precision of each query under a random order of ties.
 
     With r of the n items of a tie group relevant, and N items (R of them relevant) before it,
@@ -113,22 +151,18 @@ def tie_aware_average_precision(groups: TieGroups, *, cutoff: int | None = None)
 
     Args:
         groups: A block of ranked queries.
-        cutoff: K of AP@K: only the first K ranks count, and the divisor is the smaller of K and
-            the relevant items of the whole gallery, so one early hit alone does not score 1.
 
     Returns:
         (B,) float64; 0 for a query without relevant items, which a mean must leave out.
     """
-    depth = groups.gallery_size if cutoff is None else _positive("cutoff", cutoff)
     before, size, hits = groups.size_before, groups.size, groups.relevant
-    seen = np.clip(depth - before, 0, size)  # ranks of the group inside the cutoff
     harmonic = _harmonic_numbers(groups.gallery_size)
-    plain = harmonic[before + seen] - harmonic[before]  # sum of 1 / (N + i)
-    weighted = seen - (before + 1) * plain  # sum of (i - 1) / (N + i)
+    plain = harmonic[before + size] - harmonic[before]  # sum of 1 / (N + i)
+    weighted = size - (before + 1) * plain  # sum of (i - 1) / (N + i)
     rate = (hits - 1) / np.maximum(size - 1, 1)
     terms = hits / size * ((groups.relevant_before + 1) * plain + rate * weighted)
     total = np.bincount(groups.query, weights=terms, minlength=len(groups.relevant_total))
-    return total / np.maximum(np.minimum(groups.relevant_total, depth), 1)
+    return total / np.maximum(groups.relevant_total, 1)
 
 
 def average_precision_range(groups: TieGroups) -> tuple[Float64Array, Float64Array]:
@@ -154,20 +188,6 @@ def average_precision_range(groups: TieGroups) -> tuple[Float64Array, Float64Arr
         total = np.bincount(groups.query, weights=terms, minlength=len(groups.relevant_total))
         values.append(total / np.maximum(groups.relevant_total, 1))
     return values[0], values[1]
-
-
-def mean_average_precision(blocks: Iterable[TieGroups], *, cutoff: int | None = None) -> float:
-    """Average the expected AP over all queries that have a relevant item.
-
-    Args:
-        blocks: From `rank_codes`, `rank_scores` or `rank_embeddings`.
-        cutoff: K of MAP@K; None takes the whole gallery.
-    """
-    total, queries = 0.0, 0
-    for groups in blocks:
-        total += float(tie_aware_average_precision(groups, cutoff=cutoff).sum())
-        queries += int(np.count_nonzero(groups.relevant_total))
-    return total / max(queries, 1)
 
 
 def precision_at(groups: TieGroups, cutoffs: Sequence[int]) -> Float64Array:
@@ -229,29 +249,20 @@ def precision_at_recall(groups: TieGroups, points: int = 11) -> Float64Array:
     return result
 
 
-def precision_recall_curve(
-    blocks: Iterable[TieGroups], *, points: int = 11
-) -> PrecisionRecallCurve:
-    """Average the interpolated precision over all queries that have a relevant item.
-
-    Args:
-        blocks: From `rank_codes`, `rank_scores` or `rank_embeddings`.
-        points: Recall levels, evenly spaced from 0 to 1.
-    """
-    return measure(blocks, cutoffs=(), recall_points=points).curve
-
-
 def measure(
     blocks: Iterable[TieGroups], *, cutoffs: Sequence[int], recall_points: int = 11
-) -> RetrievalMetrics:
+) -> RetrievalScores:
     """Take every measure in one pass over the ranking.
 
     Args:
-        blocks: From `rank_codes`, `rank_scores` or `rank_embeddings`.
+        blocks: From `rank_codes` or `rank_embeddings`.
         cutoffs: The N of P@N.
         recall_points: Levels of the precision-recall curve.
+
+    Returns:
+        Scores whose `method`, `bits` and `health` are still to be filled in.
     """
-    ap_total, queries, seen, gallery = 0.0, 0, 0, 0
+    ap_total, served, queries, seen, gallery = 0.0, 0, 0, 0, 0
     range_total = np.zeros(2)
     hits_total = np.zeros(len(cutoffs))
     curve_total = np.zeros(_positive("recall_points", recall_points, least=2))
@@ -259,23 +270,22 @@ def measure(
         ap_total += float(tie_aware_average_precision(groups).sum())
         range_total += [part.sum() for part in average_precision_range(groups)]
         hits_total += precision_at(groups, cutoffs).sum(axis=0)
+        served += int(np.count_nonzero(groups.first_relevant))
         curve_total += precision_at_recall(groups, recall_points).sum(axis=0)
         queries += int(np.count_nonzero(groups.relevant_total))
         seen += len(groups.relevant_total)
         gallery = groups.gallery_size
     divisor = max(queries, 1)
-    curve = PrecisionRecallCurve(
-        recall=tuple(level / (recall_points - 1) for level in range(recall_points)),
-        precision=tuple(float(value) for value in curve_total / divisor),
-    )
     lowest, highest = (range_total / divisor).tolist()
-    return RetrievalMetrics(
+    return RetrievalScores(
         map=ap_total / divisor,
         map_range=(lowest, highest),
-        precision_at={
-            int(n): float(value) for n, value in zip(cutoffs, hits_total / divisor, strict=True)
-        },
-        curve=curve,
+        precision_at=dict(zip(map(int, cutoffs), (hits_total / divisor).tolist(), strict=True)),
+        precision_at_1_served=served / divisor,
+        pr_curve=PrecisionRecallCurve(
+            recall=tuple(level / (recall_points - 1) for level in range(recall_points)),
+            precision=tuple((curve_total / divisor).tolist()),
+        ),
         queries=queries,
         excluded=seen - queries,
         gallery=gallery,
@@ -319,7 +329,7 @@ def _harmonic_numbers(largest: int) -> Float64Array:
 
 def _running_maximum_from_end(values: Float64Array, query: NDArray[np.int64]) -> Float64Array:
     """Return, for each group, the largest of its own value and of all later ones of its query."""
-    # Values are at most 1: an offset of 2 a query keeps the running maximum inside the query.
+    # Values are at most 1: an offset of 2 per query keeps the running maximum inside the query.
     offset = 2.0 * (query[-1] - query)
     running: Float64Array = np.maximum.accumulate((values + offset)[::-1])[::-1] - offset
     return running

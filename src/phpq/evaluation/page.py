@@ -1,70 +1,170 @@
-"""An `Evaluation` and its pictures in, the `Report` that becomes `report.html` out."""
+"""An `Evaluation` in, its `report.html` and pictures out.
+
+The tables and figures that other pages about the same scores show, too, are functions here.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
-from phpq.evaluation.protocol import RetrievalScores
-from phpq.evaluation.report import (
-    Block,
-    Figure,
-    Headline,
-    Note,
-    Report,
-    Section,
-    Settings,
-    Table,
-)
+from phpq.evaluation.metrics import RetrievalScores
+from phpq.files import write_bytes
+from phpq.report import Figure, Headline, Note, Report, Section, Settings, Table, write_report
+from phpq.report.plots import plot_curves
 
 if TYPE_CHECKING:
     from phpq.evaluation.run import Evaluation
 
-_TABLE_CUTOFFS = (1, 10, 100)
+Ways = Mapping[str, RetrievalScores]  # name of a way to search -> what it achieves
+
+REPORT = "report.html"
+CUTOFFS = (1, 10, 100)  # of P@N in tables
 _NAMED_IMAGES = 20  # images left out that are named one by one
 
 
-@dataclass(frozen=True, slots=True)
-class Pictures:
-    """The pictures of a page, each a PNG."""
+def write_page(evaluation: Evaluation, folder: Path, *, top10: bytes) -> None:
+    """Write the page and its pictures.
 
-    precision_at: bytes
-    precision_recall: bytes
-    top10: bytes
+    Args:
+        evaluation: What was measured.
+        folder: Exists.
+        top10: PNG of some queries and their hits.
+    """
+    curves = score_figures(
+        {
+            name if scores is evaluation.float_search else f"{name}, {scores.bits} bits": scores
+            for name, scores in evaluation.ways.items()
+        }
+    )
+    pictures = (curves[0].image, curves[1].image, top10)
+    for name, image in zip(("precision_at", "precision_recall", "top10"), pictures, strict=True):
+        write_bytes(folder / f"{name}.png", image)
+    write_report(folder / REPORT, build_page(evaluation, curves=curves, top10=top10))
 
 
-def build_page(evaluation: Evaluation, pictures: Pictures) -> Report:
-    """Lay out what was measured."""
+def build_page(evaluation: Evaluation, *, curves: Sequence[Figure], top10: bytes) -> Report:
+    """Lay out what was measured; `curves` from `score_figures`, `top10` a PNG."""
     sections = [
-        _retrieval(evaluation, pictures),
+        _retrieval(evaluation, curves),
         Section(
             "What a search brings back",
-            (
-                Figure(
-                    pictures.top10,
-                    alt="Queries, each with its first ten hits marked right or wrong",
-                    caption="Green with a tick: the class of the query. Red with a cross: another.",
-                    wide=True,
-                ),
-            ),
+            (hits_figure(top10, "class"),),
             lead="One query of each of a few classes, spread evenly over all of them and chosen "
             "before the result was known.",
         ),
         _speed(evaluation),
+        *_epochs(evaluation),
+        Section("Use of the codebooks", (_health(evaluation),)),
+        *_skipped(evaluation),
+        _settings(evaluation),
     ]
-    if evaluation.epochs is not None:
-        sections.append(_epochs(evaluation))
-    sections += [_health(evaluation)]
-    if evaluation.skipped:
-        sections.append(_skipped(evaluation))
-    sections.append(_settings(evaluation))
     return Report(
         title=f"{evaluation.dataset}: search with {evaluation.bits}-bit codes",
         summary=_summary(evaluation),
         headlines=_headlines(evaluation),
         sections=tuple(sections),
     )
+
+
+def score_cells(scores: RetrievalScores, cutoffs: Sequence[int] = CUTOFFS) -> dict[str, float]:
+    """Return what a table shows of one way to search, in per cent, by heading."""
+    cells = {"MAP": scores.map_percent}
+    for n in cutoffs:
+        if n in scores.precision_at:
+            cells[f"P@{n}"] = 100 * scores.precision_at[n]
+        if n == 1:
+            cells["P@1 as served"] = 100 * scores.precision_at_1_served
+    return cells
+
+
+def score_table(ways: Ways, *, cutoffs: Sequence[int] = CUTOFFS) -> Table:
+    """Show the scores of some ways to search, the first of them emphasised."""
+    headings = score_cells(next(iter(ways.values())), cutoffs)
+    return Table(
+        columns=("search over", "bytes per image", *headings),
+        rows=tuple(
+            (name, scores.bytes_per_image, *score_cells(scores, cutoffs).values())
+            for name, scores in ways.items()
+        ),
+        caption="In per cent. MAP is over the whole gallery; P@N is the share of relevant images "
+        "among the first N. Both are means over all orders of images with equal scores. P@1 as "
+        "served is what a user sees: of equal scores, the image that was added first comes first.",
+        strong_row=0,
+    )
+
+
+def score_figures(ways: Ways) -> tuple[Figure, Figure]:
+    """Draw precision of the first N hits, and precision against recall."""
+    first = next(iter(ways))
+    precision_at = plot_curves(
+        {
+            name: {float(n): 100 * value for n, value in scores.precision_at.items()}
+            for name, scores in ways.items()
+        },
+        title="Precision of the first N hits",
+        x_label="N",
+        y_label="precision, %",
+        strong=first,
+    )
+    named = {f"{name}  (MAP {s.map_percent:.1f})": s.pr_curve for name, s in ways.items()}
+    precision_recall = plot_curves(
+        {
+            name: {
+                100 * recall: 100 * precision
+                for recall, precision in zip(curve.recall, curve.precision, strict=True)
+            }
+            for name, curve in named.items()
+        },
+        title="Precision and recall",
+        x_label="recall, %",
+        y_label="precision, %",
+        strong=next(iter(named)),
+        x_axis="linear",
+        y_range=(-2, 102),
+    )
+    return (
+        Figure(precision_at, alt="Precision of the first N hits against N"),
+        Figure(precision_recall, alt="Precision against recall"),
+    )
+
+
+def hits_figure(picture: bytes, kind: str) -> Figure:
+    """Show queries with their hits; `kind` is what a query shares with a right hit."""
+    return Figure(
+        picture,
+        alt="Queries, each with its first ten hits marked right or wrong",
+        caption=f"Green with a tick: the {kind} of the query. Red with a cross: another.",
+        wide=True,
+    )
+
+
+def health_table(ways: Ways, *, caption: str) -> Table:
+    """Show how each way of searching that has codes uses its codebooks."""
+    rows = tuple(
+        (
+            name,
+            scores.health.distinct_codes,
+            scores.health.dead_total,
+            scores.health.mean_entropy_bits,
+            100 * scores.health.largest_share,
+        )
+        for name, scores in ways.items()
+        if scores.health is not None
+    )
+    columns = ("codes", "distinct", "dead codewords", "entropy, bits", "largest group, %")
+    return Table(columns=columns, rows=rows, caption=caption)
+
+
+def config_block(title: str, settings: Mapping[str, Mapping[str, Any]]) -> Settings:
+    """Show a resolved config, as plain data."""
+    options = (
+        (f"{stage}.{name}", str(value))
+        for stage, fields in settings.items()
+        for name, value in fields.items()
+    )
+    return Settings(title, tuple(options))
 
 
 def _summary(evaluation: Evaluation) -> str:
@@ -76,7 +176,7 @@ def _summary(evaluation: Evaluation) -> str:
     )
     if evaluation.held_out:
         text += (
-            f" The queries are {evaluation.held_out} images a class held out of the training "
+            f" The queries are {evaluation.held_out} images per class held out of the training "
             "split; the test split was not looked at."
         )
     if codes.excluded:
@@ -92,54 +192,33 @@ def _summary(evaluation: Evaluation) -> str:
 
 def _headlines(evaluation: Evaluation) -> tuple[Headline, ...]:
     codes, timing = evaluation.codes, evaluation.timing
-    headlines = [
+    exhaustive, fitted = evaluation.float_search, evaluation.posthoc_pq
+    learned = Headline(
+        f"MAP at {evaluation.bits} bits", f"{codes.map_percent:.2f}", "whole gallery, per cent"
+    )
+    speed = Headline(
+        f"{timing.queries:,} queries",
+        f"{1000 * timing.code_seconds:,.1f} ms",
+        f"{timing.ratio:.1f} times the speed of float search",
+    )
+    if evaluation.lossless:
+        return learned, speed
+    return (
+        learned,
+        Headline("float search", f"{exhaustive.map_percent:.2f}", f"MAP, {_bytes(exhaustive)}"),
         Headline(
-            f"MAP at {evaluation.bits} bits", f"{codes.map_percent:.2f}", "whole gallery, per cent"
-        ),
-        Headline(
-            "float search",
-            f"{evaluation.float_search.map_percent:.2f}",
-            f"MAP, {_bytes(evaluation.float_search)}",
-        ),
-        Headline(
-            f"post-hoc PQ, {evaluation.posthoc_pq.bits} bits",
-            f"{evaluation.posthoc_pq.map_percent:.2f}",
+            f"post-hoc PQ, {fitted.bits} bits",
+            f"{fitted.map_percent:.2f}",
             "MAP on the same embeddings",
         ),
-        Headline(
-            f"{timing.queries:,} queries",
-            f"{1000 * timing.code_seconds:,.1f} ms",
-            f"{timing.ratio:.1f} times the speed of float search",
-        ),
-    ]
-    return (headlines[0], headlines[-1]) if evaluation.lossless else tuple(headlines)
-
-
-def _retrieval(evaluation: Evaluation, pictures: Pictures) -> Section:
-    ways = evaluation.ways
-    cutoffs = [n for n in _TABLE_CUTOFFS if n in evaluation.codes.precision_at]
-    table = Table(
-        columns=("search over", "bytes an image", "MAP", *(f"P@{n}" for n in cutoffs)),
-        rows=tuple(
-            (
-                name,
-                -(-scores.bits // 8),
-                scores.map_percent,
-                *(100 * scores.precision_at[n] for n in cutoffs),
-            )
-            for name, scores in ways.items()
-        ),
-        caption="In per cent. MAP is over the whole gallery and does not depend on the order of "
-        "images with equal scores; P@N is the share of relevant images among the first N.",
-        strong_row=0,
+        speed,
     )
+
+
+def _retrieval(evaluation: Evaluation, curves: Sequence[Figure]) -> Section:
     return Section(
         "Retrieval",
-        (
-            table,
-            Figure(pictures.precision_at, alt="Precision of the first N hits against N"),
-            Figure(pictures.precision_recall, alt="Precision against recall"),
-        ),
+        (score_table(evaluation.ways), *curves),
         lead="The embeddings of this method are its codes: search without codes finds the same."
         if evaluation.lossless
         else "Three ways to search the same embeddings: by the learned codes, without codes, and "
@@ -149,21 +228,20 @@ def _retrieval(evaluation: Evaluation, pictures: Pictures) -> Section:
 
 def _speed(evaluation: Evaluation) -> Section:
     timing = evaluation.timing
+    timed = (
+        (f"{evaluation.title} codes", timing.code_seconds, evaluation.codes),
+        ("float search", timing.float_seconds, evaluation.float_search),
+    )
     table = Table(
-        columns=("search over", "ms", "queries a second", "bytes of gallery"),
-        rows=(
+        columns=("search over", "ms", "queries per second", "bytes of gallery"),
+        rows=tuple(
             (
-                f"{evaluation.title} codes",
-                1000 * timing.code_seconds,
-                round(timing.queries / timing.code_seconds),
-                timing.gallery * -(-evaluation.codes.bits // 8),
-            ),
-            (
-                "float search",
-                1000 * timing.float_seconds,
-                round(timing.queries / timing.float_seconds),
-                timing.gallery * evaluation.float_search.bits // 8,
-            ),
+                name,
+                1000 * seconds,
+                round(timing.queries / seconds),
+                timing.gallery * scores.bytes_per_image,
+            )
+            for name, seconds, scores in timed
         ),
         caption=f"{timing.queries:,} queries, {timing.top_k} hits each, median of {timing.repeats} "
         f"repeats in turns, at most {timing.threads} threads. Embedding the queries is left out.",
@@ -172,9 +250,10 @@ def _speed(evaluation: Evaluation) -> Section:
     return Section("Speed", (table,))
 
 
-def _epochs(evaluation: Evaluation) -> Section:
+def _epochs(evaluation: Evaluation) -> list[Section]:
     epochs = evaluation.epochs
-    assert epochs is not None
+    if epochs is None:
+        return []
     table = Table(
         columns=("of the run", "epoch", "MAP"),
         rows=(
@@ -185,63 +264,38 @@ def _epochs(evaluation: Evaluation) -> Section:
         "the queries themselves, so it flatters; the last one is what the model is worth.",
         strong_row=0,
     )
-    return Section("The run", (table,))
+    return [Section("The run", (table,))]
 
 
-def _health(evaluation: Evaluation) -> Section:
-    ways = tuple((name, s) for name, s in evaluation.ways.items() if s.health is not None)
-    caption = (
-        f"Of {evaluation.codes.gallery:,} gallery images. Entropy is the mean over the "
+def _health(evaluation: Evaluation) -> Table:
+    return health_table(
+        evaluation.ways,
+        caption=f"Of {evaluation.codes.gallery:,} gallery images. Entropy is the mean over the "
         "codebooks; near zero, the codebooks have collapsed. Images of one class may well share "
-        "a code."
+        "a code.",
     )
-    return Section("Use of the codebooks", (health_table(ways, caption=caption),))
 
 
-def health_table(ways: Iterable[tuple[str, RetrievalScores]], *, caption: str) -> Table:
-    """Show how each way of searching that has codes uses its codebooks."""
-    rows = [
-        (
-            name,
-            scores.health.distinct_codes,
-            scores.health.dead_total,
-            scores.health.mean_entropy_bits,
-            100 * scores.health.largest_share,
-        )
-        for name, scores in ways
-        if scores.health is not None
-    ]
-    columns = ("codes", "distinct", "dead codewords", "entropy, bits", "largest group, %")
-    return Table(columns=columns, rows=tuple(rows), caption=caption)
-
-
-def _skipped(evaluation: Evaluation) -> Section:
+def _skipped(evaluation: Evaluation) -> list[Section]:
     reasons = [image.reason for image in evaluation.skipped]
     shown = reasons[:_NAMED_IMAGES]
     if len(reasons) > len(shown):
         shown.append(f"... and {len(reasons) - len(shown)} more; metrics.json names them all.")
-    return Section(
-        "Images left out",
-        (Note(tuple(shown), as_list=True),),
-        lead=f"{len(reasons)} images could not be read.",
-    )
+    lead = f"{len(reasons)} images could not be read."
+    note = Note(tuple(shown), as_list=True)
+    return [Section("Images left out", (note,), lead=lead)] if reasons else []
 
 
 def _settings(evaluation: Evaluation) -> Section:
-    facts: tuple[tuple[str, str], ...] = (
+    facts = (
         ("data set", evaluation.source or evaluation.dataset),
         ("epochs trained", str(evaluation.epochs_trained)),
         ("fingerprint of the weights", evaluation.fingerprint),
     )
-    options = tuple(
-        (f"{stage}.{name}", str(value))
-        for stage, fields in evaluation.settings.items()
-        for name, value in fields.items()
-    )
-    blocks: tuple[Block, ...] = (Settings("Model and data", facts), Settings("Config", options))
-    return Section("Settings", blocks)
+    config = config_block("Config", evaluation.settings)
+    return Section("Settings", (Settings("Model and data", facts), config))
 
 
 def _bytes(scores: RetrievalScores) -> str:
-    size = -(-scores.bits // 8)
-    return f"{size:,} byte{'s' if size > 1 else ''} an image"
+    size = scores.bytes_per_image
+    return f"{size:,} byte{'s' if size > 1 else ''} per image"

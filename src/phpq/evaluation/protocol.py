@@ -7,9 +7,8 @@ embeddings without codes, `evaluate_posthoc_pq` a product quantizer fitted to th
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -23,14 +22,9 @@ from phpq.codes import (
     check_embeddings,
     normalise_sub_vectors,
 )
-from phpq.evaluation.metrics import (
-    CodeHealth,
-    PrecisionRecallCurve,
-    RetrievalMetrics,
-    code_health,
-    measure,
-)
+from phpq.evaluation.metrics import RetrievalScores, code_health, measure
 from phpq.evaluation.ranking import (
+    LabelledGroups,
     TieGroups,
     check_labels,
     label_groups,
@@ -65,65 +59,6 @@ class LabelledEmbeddings:
         return len(self.labels)
 
 
-@dataclass(frozen=True, slots=True)
-class RetrievalScores:
-    """What one way of searching achieves on one gallery. Scores are fractions from 0 to 1.
-
-    Attributes:
-        method: "codes", "float" or "pq".
-        map: Tie-aware mean average precision over the whole gallery.
-        map_range: What it would be in the worst and in the best order of tied images; a tool that
-            takes ties as they come reports something in between.
-        precision_at: Mean precision of the first N hits, for each N.
-        pr_curve: Interpolated precision at 101 levels of recall.
-        queries: Queries that were averaged.
-        excluded: Queries left out: no image of their class is in the gallery.
-        gallery: Rows of the gallery.
-        bits: Bits that a gallery image takes.
-        health: Use of the codebooks; None for float search.
-    """
-
-    method: str
-    map: float
-    map_range: tuple[float, float]
-    precision_at: dict[int, float]
-    pr_curve: PrecisionRecallCurve
-    queries: int
-    excluded: int
-    gallery: int
-    bits: int
-    health: CodeHealth | None
-
-    @property
-    def map_percent(self) -> float:
-        """MAP in per cent, as tables print it."""
-        return 100 * self.map
-
-    @property
-    def map_range_percent(self) -> tuple[float, float]:
-        """MAP in the worst and in the best order of ties, in per cent."""
-        lowest, highest = self.map_range
-        return 100 * lowest, 100 * highest
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return plain data for JSON; MAP, P@N and the curve are in per cent."""
-        return {
-            "method": self.method,
-            "map": self.map_percent,
-            "map_range": list(self.map_range_percent),
-            "precision_at": {str(n): 100 * value for n, value in self.precision_at.items()},
-            "pr_curve": {
-                "recall": [100 * value for value in self.pr_curve.recall],
-                "precision": [100 * value for value in self.pr_curve.precision],
-            },
-            "queries": self.queries,
-            "excluded": self.excluded,
-            "gallery": self.gallery,
-            "bits": self.bits,
-            "health": None if self.health is None else self.health.to_dict(),
-        }
-
-
 def evaluate_codes(
     queries: LabelledEmbeddings,
     gallery_codes: CodeArray,
@@ -144,17 +79,14 @@ def evaluate_codes(
         cutoffs: The N of P@N.
     """
     check_codes("gallery_codes", gallery_codes, codebooks.num_codebooks, codebooks.codebook_size)
-    gallery = label_groups(gallery_codes, gallery_labels)
-
-    def blocks() -> Iterator[TieGroups]:
-        for start in range(0, len(queries), _TABLE_QUERIES):
-            part = slice(start, start + _TABLE_QUERIES)
-            tables = codebooks.lookup_tables(queries.embeddings[part], norm=query_norm)
-            yield from rank_codes(tables, queries.labels[part], gallery=gallery)
-
-    return _scores(
-        "codes",
-        measure(blocks(), cutoffs=cutoffs, recall_points=_RECALL_POINTS),
+    return replace(
+        _measure_codes(
+            queries,
+            lambda part: codebooks.lookup_tables(queries.embeddings[part], norm=query_norm),
+            label_groups(gallery_codes, gallery_labels),
+            cutoffs,
+        ),
+        method="codes",
         bits=codebooks.bits,
         health=code_health(gallery_codes, codebooks.codebook_size),
     )
@@ -182,8 +114,8 @@ def evaluate_float(
         gallery=_normalised(gallery.embeddings, sub_vectors),
         gallery_labels=gallery.labels,
     )
-    metrics = measure(blocks, cutoffs=cutoffs, recall_points=_RECALL_POINTS)
-    return _scores("float", metrics, bits=32 * gallery.embeddings.shape[1], health=None)
+    scores = measure(blocks, cutoffs=cutoffs, recall_points=_RECALL_POINTS)
+    return replace(scores, method="float", bits=32 * gallery.embeddings.shape[1])
 
 
 def evaluate_posthoc_pq(
@@ -215,39 +147,34 @@ def evaluate_posthoc_pq(
     rows = _normalised(gallery.embeddings, parts)
     vectors = _normalised(queries.embeddings, parts)
     centroids, codes = fit_pq(rows, num_codebooks, codebook_size=codebook_size, seed=seed)
-    labelled = label_groups(codes, gallery.labels)
 
-    def blocks() -> Iterator[TieGroups]:
-        for start in range(0, len(queries), _TABLE_QUERIES):
-            part = slice(start, start + _TABLE_QUERIES)
-            block = vectors[part].reshape(-1, num_codebooks, centroids.shape[2])
-            tables = np.einsum("qmd,mkd->qmk", block, centroids, optimize=True)
-            yield from rank_codes(tables, queries.labels[part], gallery=labelled)
+    def tables(part: slice) -> FloatArray:
+        block = vectors[part].reshape(-1, num_codebooks, centroids.shape[2])
+        return np.einsum("qmd,mkd->qmk", block, centroids, optimize=True)
 
-    return _scores(
-        "pq",
-        measure(blocks(), cutoffs=cutoffs, recall_points=_RECALL_POINTS),
+    return replace(
+        _measure_codes(queries, tables, label_groups(codes, gallery.labels), cutoffs),
+        method="pq",
         bits=num_codebooks * (codebook_size.bit_length() - 1),
         health=code_health(codes, codebook_size),
     )
 
 
+def _measure_codes(
+    queries: LabelledEmbeddings,
+    tables: Callable[[slice], FloatArray],
+    gallery: LabelledGroups,
+    cutoffs: Sequence[int],
+) -> RetrievalScores:
+    """Measure a gallery of codes; `tables` returns (q, M, K) of some queries."""
+
+    def blocks() -> Iterator[TieGroups]:
+        for start in range(0, len(queries), _TABLE_QUERIES):
+            part = slice(start, start + _TABLE_QUERIES)
+            yield from rank_codes(tables(part), queries.labels[part], gallery=gallery)
+
+    return measure(blocks(), cutoffs=cutoffs, recall_points=_RECALL_POINTS)
+
+
 def _normalised(embeddings: FloatArray, sub_vectors: int) -> FloatArray:
     return normalise_sub_vectors(embeddings, sub_vectors) if sub_vectors else embeddings
-
-
-def _scores(
-    method: str, metrics: RetrievalMetrics, *, bits: int, health: CodeHealth | None
-) -> RetrievalScores:
-    return RetrievalScores(
-        method=method,
-        map=metrics.map,
-        map_range=metrics.map_range,
-        precision_at=metrics.precision_at,
-        pr_curve=metrics.curve,
-        queries=metrics.queries,
-        excluded=metrics.excluded,
-        gallery=metrics.gallery,
-        bits=bits,
-        health=health,
-    )

@@ -1,8 +1,9 @@
 """From scores to ranked tie groups: what every retrieval measure is computed from.
 
-A gallery with short codes has many equal scores. `rank_codes` and `rank_scores` order the gallery
-for each query, merge what is tied, and keep the tie groups that hold a relevant item: the measures
-in `metrics.py` need nothing else. Blocks of queries are yielded, so memory stays small.
+A gallery with short codes has many equal scores. `rank_codes` and `rank_embeddings` order the
+gallery for each query, merge what is tied, and keep the tie groups that hold a relevant item, and
+whether the first hit as it is served is relevant: the measures in `metrics.py` need nothing else.
+Blocks of queries are yielded, so memory stays small.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from phpq.codes import (
     CodeArray,
@@ -40,6 +42,8 @@ class TieGroups:
         size_before: (T,) int64, items of the gallery with a better score.
         relevant_before: (T,) int64, relevant items with a better score.
         relevant_total: (B,) int64, relevant items of each query in the whole gallery; may be 0.
+        first_relevant: (B,) bool, whether the first hit is relevant where equal scores come in the
+            order of the gallery, as an index serves them.
         gallery_size: N.
     """
 
@@ -49,6 +53,7 @@ class TieGroups:
     size_before: IntArray
     relevant_before: IntArray
     relevant_total: IntArray
+    first_relevant: NDArray[np.bool_]
     gallery_size: int
 
 
@@ -62,6 +67,8 @@ class LabelledGroups:
         offsets: (C + 1,) int64; entries offsets[c]:offsets[c+1] belong to classes[c].
         members: (E,) int64, the distinct code of each entry.
         counts: (E,) int64, rows of that class with that code.
+        first_rows: (G,) int64, the earliest row of each distinct code.
+        first_labels: (G,) int64, the label of that row.
     """
 
     groups: CodeGroups
@@ -69,6 +76,8 @@ class LabelledGroups:
     offsets: IntArray
     members: IntArray
     counts: IntArray
+    first_rows: IntArray
+    first_labels: IntArray
 
 
 def label_groups(codes: CodeArray, labels: IntArray) -> LabelledGroups:
@@ -100,27 +109,6 @@ def rank_codes(
     for start in range(0, len(labels), step):
         scores = score_codes(tables[start : start + step], gallery.groups.codes)
         yield _rank_block(scores, labels[start : start + step], gallery)
-
-
-def rank_scores(
-    scores: FloatArray, query_labels: IntArray, *, gallery_labels: IntArray
-) -> Iterator[TieGroups]:
-    """Rank a gallery by a ready matrix of scores, where every row is its own group.
-
-    Args:
-        scores: (Q, N) float, higher is better, N at least 1.
-        query_labels: (Q,) integers.
-        gallery_labels: (N,) integers; equal to the query's label means relevant.
-
-    Yields:
-        Blocks of queries, in order.
-    """
-    values = check_embeddings("scores", scores)
-    labels = check_labels("query_labels", query_labels, len(values))
-    gallery = _every_row(check_labels("gallery_labels", gallery_labels, values.shape[1]))
-    step = max(1, _BLOCK_SCORES // values.shape[1])
-    for start in range(0, len(labels), step):
-        yield _rank_block(values[start : start + step], labels[start : start + step], gallery)
 
 
 def rank_embeddings(
@@ -157,7 +145,7 @@ def check_labels(name: str, labels: Any, length: int) -> IntArray:
     if array.ndim != 1 or array.dtype.kind not in "iu" or len(array) != length:
         raise ShapeError(
             f"{name} has shape {array.shape} and dtype {str(array.dtype)!r}; expected one integer "
-            f"a row, shape ({length},). Number the classes from 0."
+            f"per row, shape ({length},). Number the classes from 0."
         )
     return array.astype(np.int64)
 
@@ -176,12 +164,15 @@ def _count_classes(groups: CodeGroups, labels: IntArray) -> LabelledGroups:
         class_of_row.astype(np.int64) * len(groups.sizes) + groups.group_of_row, return_counts=True
     )
     offsets = np.searchsorted(pairs, np.arange(len(classes) + 1) * len(groups.sizes))
+    first_rows = np.unique(groups.group_of_row, return_index=True)[1].astype(np.int64)
     return LabelledGroups(
         groups=groups,
         classes=classes,
         offsets=offsets.astype(np.int64),
         members=pairs % len(groups.sizes),
         counts=counts.astype(np.int64),
+        first_rows=first_rows,
+        first_labels=labels[first_rows],
     )
 
 
@@ -211,8 +202,17 @@ def _rank_block(scores: FloatArray, labels: IntArray, gallery: LabelledGroups) -
         size_before=size_before[keep],
         relevant_before=hits_before[keep],
         relevant_total=total,
+        first_relevant=_first_labels(scores, gallery) == labels,
         gallery_size=len(gallery.groups.group_of_row),
     )
+
+
+def _first_labels(scores: FloatArray, gallery: LabelledGroups) -> IntArray:
+    """Return (B,) the label of each query's first hit; of equal scores the earliest row wins."""
+    best = scores.max(axis=1, keepdims=True)
+    rows = np.where(scores == best, gallery.first_rows, len(gallery.groups.group_of_row))
+    labels: IntArray = gallery.first_labels[rows.argmin(axis=1)]
+    return labels
 
 
 def _packed_counts(labels: IntArray, gallery: LabelledGroups) -> IntArray:

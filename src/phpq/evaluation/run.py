@@ -22,28 +22,21 @@ from phpq.data import Dataset, SkippedImage, hold_out
 from phpq.errors import ConfigError
 from phpq.evaluation.embedding import EmbeddedImages, Progress, embed_readable
 from phpq.evaluation.history import EpochScores
-from phpq.evaluation.page import Pictures, build_page
-from phpq.evaluation.pictures import draw_hits, hit_rows
-from phpq.evaluation.plots import plot_precision_at, plot_precision_recall
-from phpq.evaluation.protocol import (
-    RetrievalScores,
-    evaluate_codes,
-    evaluate_float,
-    evaluate_posthoc_pq,
-)
-from phpq.evaluation.report import write_report
+from phpq.evaluation.metrics import RetrievalScores
+from phpq.evaluation.page import write_page
+from phpq.evaluation.protocol import evaluate_codes, evaluate_float, evaluate_posthoc_pq
 from phpq.evaluation.snapshot import take_snapshot, write_snapshot
 from phpq.evaluation.timing import SearchTiming, time_search
-from phpq.files import write_bytes, write_json
+from phpq.files import write_json
 from phpq.index import FlatIndex
 from phpq.recipes import RECIPES
+from phpq.report.pictures import draw_hits, hit_rows, spread_queries
 
 if TYPE_CHECKING:
     from phpq.model import Model
 
 FOLDER = "evaluation"  # of a run
 METRICS = "metrics.json"
-REPORT = "report.html"
 CUTOFFS = (1, 5, 10, 20, 50, 100, 200, 500, 1000)
 TIMED_QUERIES = 1000
 SHOWN_QUERIES = 8
@@ -186,7 +179,8 @@ def evaluate_model(
     )
     if out is not None:
         top10 = _draw_top10(model, queries, gallery, codes)
-        _write(evaluation, out, top10)
+        write_page(evaluation, out, top10=top10)
+        write_json(out / METRICS, evaluation.to_dict())
         snapshot = take_snapshot(codes, gallery.images, fingerprint=evaluation.fingerprint)
         write_snapshot(out, snapshot)
     return evaluation
@@ -226,44 +220,20 @@ def _draw_top10(
     model: Model, queries: EmbeddedImages, gallery: EmbeddedImages, codes: CodeArray
 ) -> bytes:
     """Draw the first hits of a few queries, as a PNG."""
-    chosen = _spread_queries(queries)
+    chosen = spread_queries(queries.images.labels, SHOWN_QUERIES)
     result = FlatIndex(model.codebooks, codes).search(
         queries.embeddings[chosen],
         SHOWN_HITS,
         query_norm=model.query_norm,
     )
     rows = hit_rows(
-        result,
+        result.ids,
         chosen,
         query_labels=queries.images.labels,
         gallery_labels=gallery.images.labels,
         class_names=gallery.images.class_names,
     )
     return draw_hits(rows, query_image=queries.images.read, gallery_image=gallery.images.read)
-
-
-def _spread_queries(queries: EmbeddedImages) -> list[int]:
-    """Pick the first query of classes spread evenly over all: chosen before the result is seen."""
-    classes, first = np.unique(queries.images.labels, return_index=True)
-    places = np.linspace(0, len(classes) - 1, min(SHOWN_QUERIES, len(classes)))
-    return [int(first[round(place)]) for place in places]
-
-
-def _write(evaluation: Evaluation, folder: Path, top10: bytes) -> None:
-    scores = {
-        name if scores is evaluation.float_search else f"{name}, {scores.bits} bits": scores
-        for name, scores in evaluation.ways.items()
-    }
-    pictures = Pictures(
-        precision_at=plot_precision_at(scores),
-        precision_recall=plot_precision_recall(scores),
-        top10=top10,
-    )
-    write_bytes(folder / "precision_at.png", pictures.precision_at)
-    write_bytes(folder / "precision_recall.png", pictures.precision_recall)
-    write_bytes(folder / "top10.png", pictures.top10)
-    write_report(folder / REPORT, build_page(evaluation, pictures))
-    write_json(folder / METRICS, evaluation.to_dict())
 
 
 def _make_folder(folder: Path) -> None:

@@ -13,18 +13,12 @@ import os
 import statistics
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
 
-from phpq.codes import (
-    Codebooks,
-    FloatArray,
-    QueryNorm,
-    check_embeddings,
-    normalise_sub_vectors,
-)
+from phpq.codes import Codebooks, FloatArray, QueryNorm, check_embeddings, normalise_sub_vectors
 from phpq.errors import ShapeError
 from phpq.index import FlatIndex, SearchResult
 
@@ -41,7 +35,7 @@ class SearchTiming:
         queries: Queries of the batch.
         gallery: Rows of the gallery.
         distinct_codes: Different codes among them.
-        top_k: Hits a query.
+        top_k: Hits per query.
         repeats: Timed repeats, after one that warms up.
         threads: Threads numpy's matrix product may use, as set by the environment, else the cores
             this process may run on.
@@ -63,17 +57,7 @@ class SearchTiming:
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain data for JSON."""
-        return {
-            "code_seconds": self.code_seconds,
-            "float_seconds": self.float_seconds,
-            "ratio": self.ratio,
-            "queries": self.queries,
-            "gallery": self.gallery,
-            "distinct_codes": self.distinct_codes,
-            "top_k": self.top_k,
-            "repeats": self.repeats,
-            "threads": self.threads,
-        }
+        return asdict(self) | {"ratio": self.ratio}
 
 
 def time_search(
@@ -93,7 +77,7 @@ def time_search(
         gallery: (N, D) float embeddings; the codes are made from them here, untimed.
         codebooks: Of the model.
         num_queries: Queries of the batch.
-        top_k: Hits a query.
+        top_k: Hits per query.
         repeats: Timed repeats of each search.
         query_norm: "unit" or "raw", see `Codebooks.lookup_tables`.
     """
@@ -131,12 +115,12 @@ def time_search(
 
 
 def search_float(queries: FloatArray, gallery: FloatArray, *, top_k: int = 10) -> SearchResult:
-    """Search exhaustively by inner product: one matrix product and a partial sort a block.
+    """Search exhaustively by inner product: one matrix product and a partial sort per block.
 
     Args:
         queries: (Q, D) float32.
         gallery: (N, D) float32.
-        top_k: Hits a query; at most N are returned.
+        top_k: Hits per query; at most N are returned.
 
     Returns:
         ids (Q, min(k, N)) int64 and scores float32, best first.

@@ -8,17 +8,26 @@ figures/*.png
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from phpq.data import Dataset
-from phpq.evaluation.report import Figure, Headline, Note, Report, Section, Table, write_report
 from phpq.files import read_json, write_bytes, write_json, write_text
+from phpq.report import (
+    Block,
+    Figure,
+    Headline,
+    Note,
+    Report,
+    Section,
+    Table,
+    render_markdown,
+    write_report,
+)
+from phpq.report.plots import plot_curves
 from phpq.reproduce.efficiency import time_searches
-from phpq.reproduce.figures import plot_curves, plot_scatter
 from phpq.reproduce.grid import Plan
-from phpq.reproduce.markdown import render_markdown
 from phpq.reproduce.paper import SPEED_UP
 from phpq.reproduce.rows import RECONSTRUCTED, TABLES
 from phpq.reproduce.sections import TITLES, table_section
@@ -28,20 +37,7 @@ from phpq.reproduce.top10 import draw_top10
 
 NOTES = "notes.json"  # words of people: {"dsh": "why it differs", "table1": "..."}
 
-
-@dataclass(slots=True)
-class _Made:
-    """What a command's targets came to.
-
-    Attributes:
-        data: Target -> the content of its JSON file.
-        sections: Target -> what its page shows.
-        pictures: Alternative text of a figure -> its file.
-    """
-
-    data: dict[str, dict[str, Any]] = field(default_factory=dict)
-    sections: dict[str, Section] = field(default_factory=dict)
-    pictures: dict[str, str] = field(default_factory=dict)
+Made = tuple[dict[str, Any] | None, Section]  # the content of a JSON file, and what a page shows
 
 
 def write_pages(
@@ -59,41 +55,54 @@ def write_pages(
     Returns:
         Target -> the content of its JSON file; and the pages.
     """
-    made = _Made()
-    notes = _notes(store)
-    (store.folder / "figures").mkdir(parents=True, exist_ok=True)
+    made: dict[str, Made] = {}
+    path = store.folder / NOTES
+    notes = read_json(path, remedy="Correct or remove it.") if path.is_file() else {}
     for target in plan.targets:
         if target in TABLES:
-            made.data[target] = build_table(plan, target, records)
-            made.sections[target] = table_section(made.data[target], notes)
+            table = build_table(plan, target, records)
+            section = table_section(table, {name: str(text) for name, text in notes.items()})
             if target == "alpha":
-                _add_alpha_figure(made, plan, store)
+                section = replace(section, blocks=(*_alpha_figure(plan, table), *section.blocks))
+            made[target] = (table, section)
         elif target == "pn-curves":
-            _add_curves(made, plan, records, store)
+            made[target] = _curves(plan, records)
         elif target == "efficiency":
-            _add_efficiency(made, plan, records, store)
+            made[target] = _efficiency(plan, time_searches(plan, records, store))
         else:
-            _add_top10(made, plan, records, store, dataset)
-    return made.data, _write(made, plan, store, word)
+            made[target] = _top10(plan, records, store, dataset)
+    data = {target: content for target, (content, _) in made.items() if content is not None}
+    sections = {target: section for target, (_, section) in made.items()}
+    return data, _write(data, sections, plan, store, word)
 
 
-def _write(made: _Made, plan: Plan, store: Store, word: str) -> tuple[Path, ...]:
+def _write(
+    data: Mapping[str, dict[str, Any]],
+    sections: Mapping[str, Section],
+    plan: Plan,
+    store: Store,
+    word: str,
+) -> tuple[Path, ...]:
     name, pages = plan.subject.name, []
-    for target, section in made.sections.items():
+    (store.folder / "figures").mkdir(parents=True, exist_ok=True)
+    for target, section in sections.items():
+        for block in section.blocks:
+            if isinstance(block, Figure):
+                write_bytes(store.folder / block.file, block.image)
         page = store.folder / f"{target}-{name}.md"
         report = Report(f"{name}: {section.title[0].lower()}{section.title[1:]}", (section,))
-        write_text(page, render_markdown(report, made.pictures))
+        write_text(page, render_markdown(report))
         pages.append(page)
-        if target in made.data:
-            write_json(page.with_suffix(".json"), made.data[target])
+        if target in data:
+            write_json(page.with_suffix(".json"), data[target])
     whole = Report(
         title=f"{name}: the paper's evaluation, ours beside theirs",
-        sections=tuple(made.sections.values()),
+        sections=tuple(sections.values()),
         summary="Every number of ours is from a run on the same data, with the same backbone and "
         "as many epochs; the last epoch counts. Methods differ by their recipes: deep ones other "
         "than PHPQ may spend a share of their epochs on fine-tuning the backbone, and have rates "
         "and batches of their own. Each record holds all settings.",
-        headlines=_headlines(made.data.get("table1")),
+        headlines=_headlines(data.get("table1")),
     )
     html = store.folder / f"{word}-{name}.html"
     write_report(html, whole)
@@ -101,35 +110,22 @@ def _write(made: _Made, plan: Plan, store: Store, word: str) -> tuple[Path, ...]
 
 
 def _headlines(table: Mapping[str, Any] | None) -> tuple[Headline, ...]:
-    if table is None:
-        return ()
     lines = []
-    for bits, standing in table["standing"].items():
+    for bits, standing in ({} if table is None else table["standing"]).items():
         if standing["phpq"] is not None:
             note = "the best row" if standing["phpq_is_best"] else f"best: {standing['best']}"
             lines.append(Headline(f"PHPQ, {bits} bits", f"{standing['phpq']:.2f}", note))
     return tuple(lines)
 
 
-def _notes(store: Store) -> dict[str, str]:
-    path = store.folder / NOTES
-    if not path.is_file():
-        return {}
-    return {name: str(text) for name, text in read_json(path, remedy="Mend it.").items()}
+def _figure(plan: Plan, name: str, image: bytes, alt: str) -> Figure:
+    return Figure(image, alt=alt, wide=True, file=f"figures/{name}-{plan.subject.name}.png")
 
 
-def _figure(made: _Made, store: Store, name: str, *, image: bytes, alt: str) -> Figure:
-    """Write a picture beside the pages, and return its block."""
-    place = f"figures/{name}.png"
-    write_bytes(store.folder / place, image)
-    made.pictures[alt] = place
-    return Figure(image, alt=alt, wide=True)
-
-
-def _add_alpha_figure(made: _Made, plan: Plan, store: Store) -> None:
+def _alpha_figure(plan: Plan, table: Mapping[str, Any]) -> list[Figure]:
     bits = max(plan.bits)
     curves: dict[str, dict[float, float]] = {}
-    for row in made.data["alpha"]["rows"]:
+    for row in table["rows"]:
         cell = row["cells"][str(bits)]
         alpha = float(row["name"].split("-")[1])
         if cell["mean"] is not None:
@@ -137,22 +133,20 @@ def _add_alpha_figure(made: _Made, plan: Plan, store: Store) -> None:
         if cell["paper"] is not None:
             curves.setdefault("paper, partial attention", {})[alpha] = cell["paper"]
     if not curves:
-        return
+        return []
     image = plot_curves(
         curves,
         title=f"MAP against alpha, {bits} bits",
         x_label="alpha",
         y_label="MAP, %",
         strong="ours, partial attention",
+        wide=True,
     )
     alt = f"MAP against alpha with partial and with full attention, {bits} bits"
-    name = f"alpha-{plan.subject.name}"
-    figure = _figure(made, store, name, image=image, alt=alt)
-    section = made.sections["alpha"]
-    made.sections["alpha"] = Section(section.title, (figure, *section.blocks), lead=section.lead)
+    return [_figure(plan, "alpha", image, alt)]
 
 
-def _add_curves(made: _Made, plan: Plan, records: Records, store: Store) -> None:
+def _curves(plan: Plan, records: Records) -> Made:
     blocks, data = [], {}
     for bits in plan.bits:
         curves = {}
@@ -169,90 +163,81 @@ def _add_curves(made: _Made, plan: Plan, records: Records, store: Store) -> None
             for title, points in curves.items()
         }
         image = plot_curves(
-            curves, title=f"{bits} bits", x_label="N", y_label="precision, %", strong="PHPQ"
+            curves,
+            title=f"{bits} bits",
+            x_label="N",
+            y_label="precision, %",
+            strong="PHPQ",
+            wide=True,
         )
         alt = f"Precision of the first N hits against N, {bits} bits"
-        name = f"pn-curves-{bits}-{plan.subject.name}"
-        blocks.append(_figure(made, store, name, image=image, alt=alt))
-    made.data["pn-curves"] = {
+        blocks.append(_figure(plan, f"pn-curves-{bits}", image, alt))
+    content = {
         "figure": "pn-curves",
         "dataset": plan.subject.facts(),
         "seed": plan.seeds[0],
         "precision_at": data,
     }
+    return content, _figure_section(plan, "pn-curves", blocks)
+
+
+def _figure_section(plan: Plan, target: str, blocks: list[Any]) -> Section:
     lead = f"Seed {plan.seeds[0]}, last epoch. {RECONSTRUCTED}: our reconstruction."
-    made.sections["pn-curves"] = Section(TITLES["pn-curves"], tuple(blocks), lead=lead)
+    return Section(TITLES[target], tuple(blocks), lead=lead)
 
 
-def _add_efficiency(made: _Made, plan: Plan, records: Records, store: Store) -> None:
-    timed = time_searches(plan, records, store)
-    bits = max(plan.bits)
-    shown = [row for row in timed["rows"] if row["bits"] == bits]
-    ratios = _speed_ups(timed["rows"])
-    timed["phpq_over_float"] = ratios
-    made.data["efficiency"] = timed
-    blocks: list[Any] = []
-    if shown:
-        points = [
-            (row["title"], row["ms"], row["map"])
-            for row in shown
-            if row["engine"] == "float" or not _has_hamming(row, shown)
-        ]
-        image = plot_scatter(
+def _efficiency(plan: Plan, timed: dict[str, Any]) -> Made:
+    bits, rows = max(plan.bits), timed["rows"]
+    blocks: list[Block] = []
+    # A method that has a Hamming search is drawn by that alone.
+    hamming = {row["name"] for row in rows if row["engine"].startswith("hamming")}
+    points = {
+        row["title"]: {row["ms"]: row["map"]}
+        for row in rows
+        if row["bits"] == bits and (row["engine"] != "index" or row["name"] not in hamming)
+    }
+    if points:
+        image = plot_curves(
             points,
             title=f"Time of 1,000 queries against MAP, {bits} bits",
             x_label="milliseconds for 1,000 queries",
             y_label="MAP, %",
             strong="PHPQ",
+            x_axis="log",
+            wide=True,
         )
         alt = f"Milliseconds for 1,000 queries against MAP, {bits} bits"
-        name = f"efficiency-{plan.subject.name}"
-        blocks.append(_figure(made, store, name, image=image, alt=alt))
-    columns = ("method", "search", "bits", "MAP", "ms for 1,000 queries")
-    rows = tuple((r["title"], r["engine"], r["bits"], r["map"], r["ms"]) for r in timed["rows"])
-    caption = (
-        f"Top {timed['top_k']}, median of {timed['repeats']} repeats in turns, one process on "
-        f"{timed['cpu_cores']} cores. Embedding the queries is left out."
+        blocks.append(_figure(plan, "efficiency", image, alt))
+    blocks.append(
+        Table(
+            ("method", "search", "bits", "MAP", "ms for 1,000 queries"),
+            tuple((r["title"], r["engine"], r["bits"], r["map"], r["ms"]) for r in rows),
+            caption=f"Top {timed['top_k']}, median of {timed['repeats']} repeats in turns, one "
+            f"process on {timed['cpu_cores']} cores. Embedding the queries is left out.",
+        )
     )
-    blocks.append(Table(columns, rows, caption=caption))
-    theirs = SPEED_UP.get(plan.subject.name)
+    codes = {r["bits"]: r["ms"] for r in rows if r["name"] == "phpq" and r["engine"] == "index"}
+    floats = {r["bits"]: r["ms"] for r in rows if r["engine"] == "float"}
+    ratios = {str(b): round(floats[b] / codes[b], 2) for b in codes if b in floats and codes[b]}
     told = [
         f"{length} bits: PHPQ answers {ratio:.1f} times as fast as float search."
         for length, ratio in ratios.items()
     ]
-    if theirs is not None:
-        told.append(f"The paper says {theirs:.2f} times.")
+    if plan.subject.name in SPEED_UP:
+        told.append(f"The paper says {SPEED_UP[plan.subject.name]:.2f} times.")
     blocks += [Note(tuple(told), as_list=True)] if told else []
-    lead = f"Seed {plan.seeds[0]}, last epoch. {RECONSTRUCTED}: our reconstruction."
-    made.sections["efficiency"] = Section(TITLES["efficiency"], tuple(blocks), lead=lead)
+    return timed | {"phpq_over_float": ratios}, _figure_section(plan, "efficiency", blocks)
 
 
-def _has_hamming(row: dict[str, Any], rows: list[dict[str, Any]]) -> bool:
-    """Tell whether this way is shown by a method's Hamming search instead."""
-    same = [one for one in rows if one["name"] == row["name"] and one is not row]
-    return row["engine"] == "index" and any(one["engine"].startswith("hamming") for one in same)
-
-
-def _speed_ups(rows: list[dict[str, Any]]) -> dict[str, float]:
-    codes = {r["bits"]: r["ms"] for r in rows if r["name"] == "phpq" and r["engine"] == "index"}
-    floats = {r["bits"]: r["ms"] for r in rows if r["engine"] == "float"}
-    return {str(b): round(floats[b] / codes[b], 2) for b in codes if b in floats and codes[b]}
-
-
-def _add_top10(
-    made: _Made, plan: Plan, records: Records, store: Store, dataset: Dataset | None
-) -> None:
+def _top10(plan: Plan, records: Records, store: Store, dataset: Dataset | None) -> Made:
     drawn = draw_top10(plan, records, store, dataset)
     if drawn is None:
         why = "The images are not here." if dataset is None else "PHPQ or PQN is not run yet."
-        made.sections["top10"] = Section(TITLES["top10"], (Note((why,)),))
-        return
+        return None, Section(TITLES["top10"], (Note((why,)),))
     right = ", ".join(f"{name.upper()} {count}" for name, count in drawn.right.items())
     alt = f"Queries with the first ten hits of PHPQ and of PQN, {drawn.bits} bits"
-    name = f"top10-{plan.subject.name}"
-    figure = _figure(made, store, name, image=drawn.picture, alt=alt)
     caption = f"Right hits of {drawn.shown}: {right}. Green with a tick: the class of the query."
-    made.data["top10"] = {
+    content = {
         "figure": "top10",
         "dataset": plan.subject.facts(),
         "bits": drawn.bits,
@@ -260,5 +245,5 @@ def _add_top10(
         "shown": drawn.shown,
     }
     lead = "One query of each of a few classes spread over all, chosen before hits were seen."
-    blocks = (figure, Note((caption,)))
-    made.sections["top10"] = Section(TITLES["top10"], blocks, lead=lead)
+    blocks = (_figure(plan, "top10", drawn.picture, alt), Note((caption,)))
+    return content, Section(TITLES["top10"], blocks, lead=lead)

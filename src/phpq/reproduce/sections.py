@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any
 
-from phpq.evaluation.report import Block, Note, Section, Settings, Table
+from phpq.report import Block, Cell, Note, Section, Settings, Table
 from phpq.reproduce.rows import RECONSTRUCTED
 
 Data = Mapping[str, Any]
+Show = Callable[[Data, str], Cell]  # of a row and a code length
 
 TITLES = {
     "table1": "All methods",
@@ -32,14 +34,10 @@ def table_section(table: Data, notes: Mapping[str, str]) -> Section:
         table: From `build_table`.
         notes: Words of people about a row ("dsh") or a table ("table1"), by name.
     """
-    blocks: list[Block] = [_main(table), _epochs(table)]
     remarks = _remarks(table, notes)
-    if remarks:
-        blocks.insert(1, Note(tuple(remarks), as_list=True))
-    known = any(cell["range"] for row in table["rows"] for cell in row["cells"].values())
-    if table["table"] == "table1" and known:
-        blocks.append(_ties(table))
-    blocks += [_seconds(table), _facts(table)]
+    blocks: list[Block] = [_main(table)]
+    blocks += [Note(tuple(remarks), as_list=True)] if remarks else []
+    blocks += [_epochs(table), *_ties(table), _seconds(table), _facts(table)]
     return Section(TITLES[table["table"]], tuple(blocks), lead=_lead(table))
 
 
@@ -75,36 +73,39 @@ def _lead(table: Data) -> str:
 
 
 def _main(table: Data) -> Table:
-    has_paper, has_delta = (
-        table["paper"] is not None,
-        "delta" in table["rows"][0]["cells"][str(table["bits"][0])],
-    )
-    columns = ["method" if table["table"] == "table1" else "row"]
-    for bits in table["bits"]:
-        columns += [f"{bits} bits: paper"] if has_paper else []
-        columns += ["ours" if has_paper else f"{bits} bits: ours"]
-        columns += ["difference"] if has_paper else []
-        columns += ["gain, paper"] if has_paper and has_delta else []
-        columns += ["gain, ours"] if has_delta else []
-    best = {bits: _best(table, bits) for bits in table["bits"]}
-    rows = []
-    for row in table["rows"]:
-        cells: list[str | float | None] = [_title(row)]
-        for bits in table["bits"]:
-            cell = row["cells"][str(bits)]
-            mark = f" {_BEST}" if cell["mean"] is not None and cell["mean"] == best[bits] else ""
-            cells += [cell["paper"]] if has_paper else []
-            cells.append(_score(cell["mean"], cell["std"], row) + mark)
-            cells += [_signed(cell["difference"])] if has_paper else []
-            cells += [_signed(cell["paper_delta"])] if has_paper and has_delta else []
-            cells += [_signed(cell["delta"])] if has_delta else []
-        rows.append(tuple(cells))
+    theirs = table["paper"] is not None
+    gains = "delta" in table["rows"][0]["cells"][str(table["bits"][0])]
+    best = {str(bits): _best(table, str(bits)) for bits in table["bits"]}
+
+    def ours(row: Data, bits: str) -> str:
+        mean = row["cells"][bits]["mean"]
+        mark = f" {_BEST}" if mean is not None and mean == best[bits] else ""
+        return _score(row, bits, "mean", "std") + mark
+
+    columns: dict[str, Show] = {
+        "paper": lambda row, bits: row["cells"][bits]["paper"],
+        "ours": ours,
+        "difference": lambda row, bits: _signed(row["cells"][bits]["difference"]),
+        "gain, paper": lambda row, bits: _signed(row["cells"][bits]["paper_delta"]),
+        "gain, ours": lambda row, bits: _signed(row["cells"][bits]["delta"]),
+    }
+    left_out = set() if theirs else {"paper", "difference", "gain, paper"}
+    left_out |= set() if gains else {"gain, paper", "gain, ours"}
     seeds = ", ".join(map(str, table["seeds"]))
     over = f"Seed {seeds}" if len(table["seeds"]) == 1 else f"Mean and deviation of seeds {seeds}"
     caption = f"{over}, last epoch. {_BEST}: best of its column."
     if any(row["reconstruction"] for row in table["rows"]):
         caption += f" {RECONSTRUCTED}: our reconstruction; its file says of what."
-    return Table(tuple(columns), tuple(rows), caption=caption, strong_row=_base_row(table))
+    names = [row["name"] for row in table["rows"]]
+    return replace(
+        _by_bits(
+            table,
+            "method" if table["table"] == "table1" else "row",
+            {name: show for name, show in columns.items() if name not in left_out},
+            caption,
+        ),
+        strong_row=names.index("phpq") if "phpq" in names else None,
+    )
 
 
 def _epochs(table: Data) -> Table:
@@ -112,74 +113,66 @@ def _epochs(table: Data) -> Table:
         "The best epoch is picked by the very queries that it is measured on, so it flatters. "
         "Shallow methods are fitted once, after the last epoch."
     )
-
-    def scores(cell: Data, row: Data) -> tuple[str, str]:
-        return (
-            _score(cell["mean"], cell["std"], row),
-            _score(cell["best_mean"], cell["best_std"], row),
-        )
-
-    return _pairs(table, "last and best epoch", ("last", "best"), scores, caption)
+    columns: dict[str, Show] = {
+        "last": lambda row, bits: _score(row, bits, "mean", "std"),
+        "best": lambda row, bits: _score(row, bits, "best_mean", "best_std"),
+    }
+    return _by_bits(table, "last and best epoch", columns, caption)
 
 
-def _ties(table: Data) -> Table:
+def _ties(table: Data) -> list[Table]:
+    cells = [cell for row in table["rows"] for cell in row["cells"].values()]
+    if table["table"] != "table1" or not any(cell["range"] for cell in cells):
+        return []
     caption = (
         "Short codes leave many images at the same distance. Above, MAP is its mean over all "
         "orders of such ties; a tool that takes them as they come may report anything in this "
         "range."
     )
-    cells = [cell for row in table["rows"] for cell in row["cells"].values()]
     if any(cell["range"] and len(cell["range_seeds"]) < len(cell["seeds"]) for cell in cells):
         caption += (
             " Cells that did not record it are left out, so that a range may miss the mean above."
         )
-
-    def scores(cell: Data, row: Data) -> tuple[str, str]:
-        lowest, highest = cell["range"] or (None, None)
-        return _score(lowest, None, row), _score(highest, None, row)
-
-    return _pairs(table, "worst and best order of ties", ("worst", "best"), scores, caption)
-
-
-def _pairs(
-    table: Data,
-    title: str,
-    names: tuple[str, str],
-    scores: Callable[[Data, Data], tuple[str, str]],
-    caption: str,
-) -> Table:
-    """Show two figures of every cell side by side.
-
-    Args:
-        table: From `build_table`.
-        title: Of the first column.
-        names: Of the two figures.
-        scores: The figures of a cell, which stands in a row.
-        caption: Of the table.
-    """
-    columns = [title]
-    for bits in table["bits"]:
-        columns += [f"{bits} bits: {names[0]}", names[1]]
-    rows = [
-        (_title(row), *(s for b in table["bits"] for s in scores(row["cells"][str(b)], row)))
-        for row in table["rows"]
-    ]
-    return Table(tuple(columns), tuple(rows), caption=caption)
+    columns: dict[str, Show] = {
+        "worst": lambda row, bits: _marked((row["cells"][bits]["range"] or [None])[0], row),
+        "best": lambda row, bits: _marked((row["cells"][bits]["range"] or [None])[-1], row),
+    }
+    return [_by_bits(table, "worst and best order of ties", columns, caption)]
 
 
 def _seconds(table: Data) -> Table:
-    columns = ["seconds a cell", *(f"{bits} bits" for bits in table["bits"]), "images/s"]
-    rows = []
-    for row in table["rows"]:
-        cells = [row["cells"][str(bits)] for bits in table["bits"]]
-        rates = [cell["images_per_second"] for cell in cells if cell["images_per_second"]]
-        rate = round(max(rates)) if rates else None
-        rows.append((_title(row), *(cell["seconds"] for cell in cells), rate))
     caption = (
         "Loading, training and evaluation of one seed, with as many cells at once as said below. "
         "Fine-tuned backbones and features that cells share are not in it; the sum below has them."
     )
-    return Table(tuple(columns), tuple(rows), caption=caption)
+    shown = _by_bits(
+        table, "seconds per cell", {"": lambda row, bits: row["cells"][bits]["seconds"]}, caption
+    )
+    rows = []
+    for row, cells in zip(table["rows"], shown.rows, strict=True):
+        rates = [cell["images_per_second"] for cell in row["cells"].values()]
+        rows.append((*cells, round(max(filter(None, rates))) if any(rates) else None))
+    return replace(shown, columns=(*shown.columns, "images/s"), rows=tuple(rows))
+
+
+def _by_bits(table: Data, title: str, columns: Mapping[str, Show], caption: str) -> Table:
+    """Show some figures of every cell: for each code length the same columns side by side.
+
+    Args:
+        table: From `build_table`.
+        title: Of the first column, which names the rows.
+        columns: Heading -> what it shows of a row at a code length.
+        caption: Of the table.
+    """
+    headings = [title]
+    for bits in table["bits"]:
+        first, *others = columns
+        headings += [f"{bits} bits: {first}" if first else f"{bits} bits", *others]
+    rows = tuple(
+        (_title(row), *(show(row, str(b)) for b in table["bits"] for show in columns.values()))
+        for row in table["rows"]
+    )
+    return Table(tuple(headings), rows, caption=caption)
 
 
 def _remarks(table: Data, notes: Mapping[str, str]) -> list[str]:
@@ -233,24 +226,26 @@ def _facts(table: Data) -> Settings:
         ("backbones start from", str(table["dataset"]["weights"])),
         ("commits", ", ".join(table["commits"])),
     ]
-    items += [("hardware", _hardware(machine)) for machine in table["hardware"]]
+    for machine in table["hardware"]:
+        cpu = f"{machine['cpu']}, {machine['cpu_cores']} cores"
+        versions = f"torch {machine['torch']}, Python {machine['python']}"
+        items.append(("hardware", "; ".join(filter(None, (machine["gpu"], cpu, versions)))))
     return Settings("Where the numbers come from", tuple(items))
-
-
-def _hardware(machine: Mapping[str, Any]) -> str:
-    named = [machine["gpu"], f"{machine['cpu']}, {machine['cpu_cores']} cores"]
-    versions = f"torch {machine['torch']}, Python {machine['python']}"
-    return "; ".join([*filter(None, named), versions])
 
 
 def _title(row: Data) -> str:
     return f"{row['title']} (our reconstruction)" if row["reconstruction"] else str(row["title"])
 
 
-def _score(mean: float | None, deviation: float | None, row: Data) -> str:
-    if mean is None:
+def _score(row: Data, bits: str, mean: str, deviation: str) -> str:
+    cell = row["cells"][bits]
+    return _marked(cell[mean], row, cell[deviation])
+
+
+def _marked(value: float | None, row: Data, deviation: float | None = None) -> str:
+    if value is None:
         return "\N{EN DASH}"
-    text = f"{mean:.2f}"
+    text = f"{value:.2f}"
     if deviation is not None:
         text += f" \N{PLUS-MINUS SIGN} {deviation:.2f}"
     return f"{text} {RECONSTRUCTED}" if row["reconstruction"] else text
@@ -260,11 +255,6 @@ def _signed(value: float | None) -> str:
     return "\N{EN DASH}" if value is None else f"{value:+.2f}"
 
 
-def _best(table: Data, bits: int) -> float | None:
-    values = [row["cells"][str(bits)]["mean"] for row in table["rows"]]
+def _best(table: Data, bits: str) -> float | None:
+    values = [row["cells"][bits]["mean"] for row in table["rows"]]
     return max((value for value in values if value is not None), default=None)
-
-
-def _base_row(table: Data) -> int | None:
-    names: Sequence[str] = [row["name"] for row in table["rows"]]
-    return names.index("phpq") if "phpq" in names else None

@@ -6,8 +6,7 @@ The JSON file of a table is exactly this; the pages are made of it.
 from __future__ import annotations
 
 import statistics
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from phpq.recipes import RECIPES
@@ -20,19 +19,6 @@ BASE = "phpq"  # the row that variants are compared with
 UNIT = "MAP in per cent over the whole gallery, ties in random order, last epoch"
 
 
-@dataclass(frozen=True, slots=True)
-class _Line:
-    """A row as it is printed: a row of the plan, read in one of two ways."""
-
-    name: str
-    title: str
-    row: Row
-    value: str  # field of a record
-    best: str
-    database: str  # "encoded" or "learned"
-    compared: bool  # whether the paper's number is about this
-
-
 def build_table(plan: Plan, target: str, records: Records) -> dict[str, Any]:
     """Lay out one table.
 
@@ -42,10 +28,15 @@ def build_table(plan: Plan, target: str, records: Records) -> dict[str, Any]:
         records: Of finished cells, by key; cells that are missing leave gaps.
     """
     theirs = paper_table(plan.subject.name, target)
-    lines = [line for row in plan.rows[target] for line in _lines(row)]
-    rows = [_row(plan, target, line, records, theirs) for line in lines]
-    used = [records[key] for key in _keys(plan, target) if key in records]
-    starts = _starts(plan, target)
+    rows = [
+        _row(plan, target, row, records, theirs, learned)
+        for row in plan.rows[target]
+        for learned in ((True, False) if RECIPES[row.method].learned_database else (None,))
+    ]
+    keys = [key for place, key in plan.places.items() if place[0] == target]
+    used = [records[key] for key in keys if key in records]
+    # Features and backbones that cells of the table start from count as cost, too.
+    starts = sorted({cell.features for cell in plan.cells if cell.key in set(keys)} - {""})
     table: dict[str, Any] = {
         "table": target,
         "dataset": plan.subject.facts(),
@@ -60,89 +51,86 @@ def build_table(plan: Plan, target: str, records: Records) -> dict[str, Any]:
         _add_deltas(table["rows"], plan.bits)
     if target == "table1":
         table["standing"] = {str(bits): _standing(rows, str(bits)) for bits in plan.bits}
+    machines = [record["hardware"] for record in used]
     return table | {
-        "hardware": _distinct(record["hardware"] for record in used),
+        "hardware": [one for n, one in enumerate(machines) if one not in machines[:n]],
         "commits": sorted({record["commit"] for record in used if record["commit"]}),
         "cost": _cost([*used, *(records[key] for key in starts if key in records)]),
-        "missing": sorted({key for key in _keys(plan, target) if key not in records}),
+        "missing": sorted({key for key in keys if key not in records}),
     }
 
 
-def _keys(plan: Plan, target: str) -> list[str]:
-    return [key for place, key in plan.places.items() if place[0] == target]
-
-
-def _starts(plan: Plan, target: str) -> list[str]:
-    """Return the keys of the features and backbones that cells of a table start from."""
-    keys = set(_keys(plan, target))
-    return sorted({cell.features for cell in plan.cells if cell.key in keys} - {""})
-
-
-def _lines(row: Row) -> list[_Line]:
-    recipe = RECIPES[row.method]
-    plain = _Line(row.name, row.title, row, "map", "best_map", "encoded", True)
-    if recipe.kind == "shallow":
-        compared = row.name == row.method  # the paper's numbers fit fine-tuned features
-        return [_Line(row.name, row.title, row, "map", "best_map", "encoded", compared)]
-    if not recipe.learned_database:
-        return [plain]
-    learned = f"{row.title}, database learned from labels"
-    encoded = f"{row.title}, database encoded"
-    return [
-        _Line(row.name, learned, row, "map_learned", "best_map_learned", "learned", True),
-        _Line(f"{row.name}-encoded", encoded, row, "map", "best_map", "encoded", False),
-    ]
-
-
 def _row(
-    plan: Plan, target: str, line: _Line, records: Records, theirs: PaperTable | None
+    plan: Plan,
+    target: str,
+    row: Row,
+    records: Records,
+    theirs: PaperTable | None,
+    learned: bool | None,
 ) -> dict[str, Any]:
-    recipe = RECIPES[line.row.method]
+    """Return a row as it is printed: a row of the plan, read in one of two ways.
+
+    Args:
+        plan: What was asked for.
+        target: A table of it.
+        row: Of the plan.
+        records: Of finished cells.
+        theirs: The paper's table.
+        learned: Whether to read the database that was learned from labels; None where the method
+            has no such thing.
+    """
+    recipe = RECIPES[row.method]
+    name, title = row.name, row.title
+    if learned is not None:
+        title += ", database learned from labels" if learned else ", database encoded"
+        name += "" if learned else "-encoded"
+    shallow = recipe.kind == "shallow"
+    # The paper's numbers are about learned databases and fine-tuned features.
+    compared = theirs is not None and learned is not False
+    compared = compared and (not shallow or row.name == row.method)
     cells = {}
     for bits in plan.bits:
-        keys = [plan.places[target, line.row.name, bits, seed] for seed in plan.seeds]
-        found = [records[key] for key in keys if key in records]
-        cell = _cell([record for record in found if line.value in record], line)
-        if theirs is not None and line.compared:
-            cell["paper"] = theirs.meant(line.row.name, bits)
+        keys = [plan.places[target, row.name, bits, seed] for seed in plan.seeds]
+        cell = _cell([records[k] for k in keys if k in records], "map_learned" if learned else "map")
+        if theirs is not None and compared:
+            cell["paper"] = theirs.meant(row.name, bits)
             if theirs.offset:
-                cell["paper_printed"] = theirs.printed(line.row.name, bits)
+                cell["paper_printed"] = theirs.printed(row.name, bits)
             if cell["paper"] is not None and cell["mean"] is not None:
                 cell["difference"] = round(cell["mean"] - cell["paper"], 2)
         cells[str(bits)] = cell
-    shallow = recipe.kind == "shallow"
+    features = "finetuned" if row.name == row.method else "imagenet"
     return {
-        "name": line.name,
-        "title": line.title,
-        "method": line.row.method,
-        "group": line.row.group,
-        "settings": list(line.row.settings),
-        "features": ("imagenet" if line.name != line.row.method else "finetuned")
-        if shallow
-        else None,
-        "database": line.database,
+        "name": name,
+        "title": title,
+        "method": row.method,
+        "group": row.group,
+        "settings": list(row.settings),
+        "features": features if shallow else None,
+        "database": "learned" if learned else "encoded",
         "reconstruction": recipe.reconstruction,
         "cells": cells,
     }
 
 
-def _cell(found: Sequence[dict[str, Any]], line: _Line) -> dict[str, Any]:
-    """Return mean and deviation over the seeds that are there."""
-    values = [record[line.value] for record in found]
-    best = [record[line.best] for record in found]
+def _cell(records: Sequence[dict[str, Any]], value: str) -> dict[str, Any]:
+    """Return mean and deviation over the seeds that are there; `value` is "map" or another MAP."""
+    found = [record for record in records if value in record]
+    values = [record[value] for record in found]
+    best = [record[f"best_{value}"] for record in found]
     rates = [record["images_per_second"] for record in found if "images_per_second" in record]
-    ranged = [record for record in found if f"{line.value}_range" in record]
-    ranges = [record[f"{line.value}_range"] for record in ranged]
+    ranged = [record for record in found if f"{value}_range" in record]
+    ranges = [record[f"{value}_range"] for record in ranged]
     return {
         "paper": None,
         "mean": _mean(values),
-        "std": round(statistics.stdev(values), 2) if len(values) > 1 else None,
+        "std": _deviation(values),
         "difference": None,
-        "seeds": {str(record["seed"]): round(record[line.value], 2) for record in found},
+        "seeds": {str(record["seed"]): round(record[value], 2) for record in found},
         "range": [_mean(ends) for ends in zip(*ranges, strict=True)] if ranges else None,
         "range_seeds": [record["seed"] for record in ranged],
         "best_mean": _mean(best),
-        "best_std": round(statistics.stdev(best), 2) if len(best) > 1 else None,
+        "best_std": _deviation(best),
         "seconds": _mean([record["seconds"]["all"] for record in found]),
         "images_per_second": _mean(rates),
         "keys": [record["key"] for record in found],
@@ -151,6 +139,10 @@ def _cell(found: Sequence[dict[str, Any]], line: _Line) -> dict[str, Any]:
 
 def _mean(values: Sequence[float]) -> float | None:
     return round(statistics.mean(values), 2) if values else None
+
+
+def _deviation(values: Sequence[float]) -> float | None:
+    return round(statistics.stdev(values), 2) if len(values) > 1 else None
 
 
 def _add_deltas(rows: list[dict[str, Any]], bits: Sequence[int]) -> None:
@@ -179,14 +171,6 @@ def _standing(rows: Sequence[dict[str, Any]], bits: str) -> dict[str, Any]:
         "phpq_is_best": None if ours is None else not above,
         "beaten_by": [{"title": title, "map": value} for value, title in above],
     }
-
-
-def _distinct(items: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
-    kept: list[dict[str, Any]] = []
-    for item in items:
-        if item not in kept:
-            kept.append(item)
-    return kept
 
 
 def _cost(used: Sequence[dict[str, Any]]) -> dict[str, Any]:

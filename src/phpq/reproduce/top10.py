@@ -6,10 +6,9 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from phpq.codes import IntArray
 from phpq.data import Dataset, hold_out
-from phpq.evaluation import HitRow, draw_hits, hit_rows
 from phpq.index import FlatIndex
+from phpq.report.pictures import HitRow, draw_hits, hit_rows, spread_queries
 from phpq.reproduce.grid import Plan
 from phpq.reproduce.kept import KeptCodes, read_kept
 from phpq.reproduce.store import Store
@@ -61,47 +60,34 @@ def draw_top10(
     held = plan.subject.base.data.holdout_per_class
     images = hold_out(dataset, held, seed=0) if held and dataset is not None else dataset
     assert images is not None
-    chosen = spread_queries(kept["phpq"], kept["pqn"])
+    chosen = shared_queries(kept["phpq"], kept["pqn"])
     by_method = {name: _search(kept[name], chosen, images) for name in _PAIR}
     rows = [
-        replace(by_method[name][place], query_class=f"{name.upper()}: {_class(by_method, place)}")
-        for place in range(len(chosen))
-        for name in _PAIR
+        replace(row, query_class=f"{name.upper()}: {row.query_class}")
+        for pair in zip(*by_method.values(), strict=True)
+        for name, row in zip(_PAIR, pair, strict=True)
     ]
     picture = draw_hits(rows, query_image=images.test.read, gallery_image=images.train.read)
     right = {name: sum(sum(row.right) for row in by_method[name]) for name in _PAIR}
     return TopTen(picture, bits, right, sum(len(row.hits) for row in by_method["phpq"]))
 
 
-def spread_queries(first: KeptCodes, second: KeptCodes) -> IntArray:
-    """Pick queries that both have, one each of classes spread over all, before looking at hits.
-
-    Returns:
-        (n,) int64, places in the test split.
-    """
-    shared = np.intersect1d(first.query_rows, second.query_rows)
-    labels = dict(zip(first.query_rows.tolist(), first.query_labels.tolist(), strict=True))
-    classes, places = np.unique([labels[row] for row in shared.tolist()], return_index=True)
-    picked = np.linspace(0, len(classes) - 1, min(SHOWN_QUERIES, len(classes))).round().astype(int)
-    result: IntArray = shared[places[picked]]
-    return result
+def shared_queries(first: KeptCodes, second: KeptCodes) -> list[int]:
+    """Pick queries that both have, one each of classes spread over all; places in the test split."""
+    shared, places, _ = np.intersect1d(first.query_rows, second.query_rows, return_indices=True)
+    chosen = spread_queries(first.query_labels[places], SHOWN_QUERIES)
+    return [int(shared[place]) for place in chosen]
 
 
-def _search(kept: KeptCodes, chosen: IntArray, dataset: Dataset) -> tuple[HitRow, ...]:
+def _search(kept: KeptCodes, chosen: list[int], dataset: Dataset) -> tuple[HitRow, ...]:
     place = {row: number for number, row in enumerate(kept.query_rows.tolist())}
-    queries = kept.queries[[place[row] for row in chosen.tolist()]]
-    result = FlatIndex(kept.codebooks, kept.codes).search(
-        queries, SHOWN_HITS, query_norm=kept.query_norm
+    found = FlatIndex(kept.codebooks, kept.codes).search(
+        kept.queries[[place[row] for row in chosen]], SHOWN_HITS, query_norm=kept.query_norm
     )
-    ids = np.where(result.ids >= 0, kept.gallery_rows[result.ids], -1)  # to places in the split
     return hit_rows(
-        replace(result, ids=ids),
-        chosen.tolist(),
+        np.where(found.ids >= 0, kept.gallery_rows[found.ids], -1),  # to places in the split
+        chosen,
         query_labels=dataset.test.labels,
         gallery_labels=dataset.train.labels,
         class_names=dataset.class_names,
     )
-
-
-def _class(by_method: dict[str, tuple[HitRow, ...]], place: int) -> str:
-    return by_method["phpq"][place].query_class

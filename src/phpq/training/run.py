@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 import time
+from importlib.util import find_spec
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -18,12 +19,12 @@ from phpq.config import RunConfig
 from phpq.data import Dataset
 from phpq.errors import ConfigError
 from phpq.evaluation import code_health
-from phpq.evaluation.plots import plot_training
-from phpq.files import remove_temporaries
+from phpq.files import remove_temporaries, write_bytes
 from phpq.model.checkpoint import ModelCard, read_card, write_card, write_weights
 from phpq.model.method import build_method
 from phpq.model.retrieval import Model, resolve_device
 from phpq.recipes import classifier_config, remaining_config
+from phpq.report.plots import plot_training
 from phpq.training.distributed import ALONE, Group
 from phpq.training.loop import EpochResult, Trainer
 from phpq.training.optimizer import rate_factor
@@ -207,7 +208,8 @@ def _fit_only(trainer: Trainer, folder: Path, *, rows: list[dict[str, Any]]) -> 
 
 
 def _finish(folder: Path, rows: list[dict[str, Any]]) -> None:
-    plot_training(rows, folder / "training.png")
+    if find_spec("matplotlib") is not None:  # a machine that only trains needs no pictures
+        write_bytes(folder / "training.png", plot_training(rows))
     (folder / STATE).unlink(missing_ok=True)
 
 

@@ -1,21 +1,22 @@
-"""One self-contained `report.html`: headline figures, tables, figures and notes in, a file out.
+"""The blocks that a page is made of, and the two templates that show them.
 
-The page carries its style and its pictures inside, asks the network for nothing, follows the
-reader's light or dark setting, and fits a phone. Every command that reports uses these blocks.
+The HTML page carries its style and its pictures inside, asks the network for nothing, follows the
+reader's light or dark setting, and fits a phone. The Markdown page has the same content and links
+to its pictures.
 """
 
 from __future__ import annotations
 
 import base64
-import os
 import re
-import tempfile
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from importlib import resources
 from pathlib import Path
+from typing import Any
 
+from phpq._version import __version__
 from phpq.errors import ConfigError, FormatError
+from phpq.files import write_text
 
 Cell = str | int | float | None
 _MISSING = "\N{EN DASH}"
@@ -30,13 +31,7 @@ _SIGNATURES = (
 
 @dataclass(frozen=True, slots=True)
 class Headline:
-    """One number that the reader should see first.
-
-    Attributes:
-        label: What it is, as in "MAP at 32 bits".
-        value: The number as it should be printed.
-        note: A few words beside it; may be empty.
-    """
+    """One number that the reader should see first, as "MAP at 32 bits", "80.9", "per cent"."""
 
     label: str
     value: str
@@ -48,8 +43,7 @@ class Table:
     """A table; the first column names the rows.
 
     Attributes:
-        columns: Headings.
-        rows: A tuple of cells each; numbers are set to the right, floats with two decimals,
+        rows: Tuples of cells; numbers are set to the right, floats with two decimals,
             None as a dash.
         caption: A sentence above the table; may be empty.
         strong_row: Index of a row to emphasise.
@@ -80,12 +74,14 @@ class Figure:
         alt: What it shows, for those who do not see it.
         caption: A sentence below it.
         wide: Wider than the text: on a small screen it scrolls sideways and keeps its size.
+        file: Where its file lies beside a Markdown page, which leaves out figures without one.
     """
 
     image: bytes
     alt: str
     caption: str = ""
     wide: bool = False
+    file: str = ""
 
     kind = "figure"
 
@@ -104,12 +100,7 @@ class Figure:
 
 @dataclass(frozen=True, slots=True)
 class Note:
-    """Paragraphs of plain text.
-
-    Attributes:
-        paragraphs: Shown one below the other.
-        as_list: Show them as a list instead.
-    """
+    """Paragraphs of plain text, or the points of a list."""
 
     paragraphs: tuple[str, ...]
     as_list: bool = False
@@ -119,12 +110,7 @@ class Note:
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """Names and values, folded away until asked for.
-
-    Attributes:
-        title: What they are settings of.
-        items: (name, value) pairs.
-    """
+    """(name, value) pairs, folded away until asked for."""
 
     title: str
     items: tuple[tuple[str, str], ...]
@@ -137,13 +123,7 @@ Block = Table | Figure | Note | Settings
 
 @dataclass(frozen=True, slots=True)
 class Section:
-    """A heading and what stands below it.
-
-    Attributes:
-        title: The heading.
-        blocks: In order.
-        lead: A sentence below the heading; may be empty.
-    """
+    """A heading, a sentence below it (the lead, may be empty) and blocks in order."""
 
     title: str
     blocks: tuple[Block, ...]
@@ -163,15 +143,7 @@ class Section:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """The whole page.
-
-    Attributes:
-        title: Of the page and of the browser's tab.
-        sections: In order.
-        summary: A sentence or two below the title.
-        headlines: Numbers at the top.
-        created: When it was measured; None is now.
-    """
+    """The whole page; `created` is when it was measured, and None is now."""
 
     title: str
     sections: tuple[Section, ...]
@@ -180,20 +152,11 @@ class Report:
     created: datetime | None = None
 
 
-def render_report(report: Report) -> str:
+def render_html(report: Report) -> str:
     """Return the page as HTML; all text is escaped."""
-    import jinja2
-
-    from phpq._version import __version__
-
-    source = resources.files("phpq.evaluation").joinpath("templates", "report.html.j2")
-    environment = jinja2.Environment(
-        autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True
-    )
-    environment.filters["cell"] = _cell
-    environment.tests["numeric"] = _is_numeric
     created = report.created or datetime.now(UTC)
-    return environment.from_string(source.read_text("utf-8")).render(
+    return _render(
+        "page.html",
         report=report,
         version=__version__,
         created_iso=created.isoformat(timespec="seconds"),
@@ -201,29 +164,41 @@ def render_report(report: Report) -> str:
     )
 
 
-def write_report(path: Path, report: Report) -> None:
-    """Write the page; a reader sees the old file or the new one, never half of it.
+def render_markdown(report: Report) -> str:
+    """Return the page as Markdown, for documents in git."""
+    text = _render("page.md", report=report)
+    return re.sub(r"\n{3,}", "\n\n", text).strip() + "\n"
 
-    Args:
-        path: The .html file; its folder is made where it does not exist.
-        report: What it shows.
+
+def write_report(path: Path, report: Report) -> None:
+    """Write the HTML page, into a folder that is made where need be.
+
+    A reader sees the old file or the new one, never half of it.
     """
-    text = render_report(report)
+    text = render_html(report)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        handle, name = tempfile.mkstemp(prefix=".report-", suffix=".html", dir=path.parent)
-        partial = Path(name)
-        try:
-            with os.fdopen(handle, "w", encoding="utf-8") as file:
-                file.write(text)
-            partial.chmod(0o644)  # mkstemp makes it private; a report is for others too
-            partial.replace(path)
-        finally:
-            partial.unlink(missing_ok=True)
+        write_text(path, text)
     except OSError as error:
         raise ConfigError(
             f"Cannot write the report {str(path)!r}: {error.strerror}. Choose another folder."
         ) from error
+
+
+def _render(template: str, **content: Any) -> str:
+    import jinja2
+
+    environment = jinja2.Environment(
+        loader=jinja2.PackageLoader("phpq.report"),
+        autoescape=jinja2.select_autoescape(["html"]),
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters["cell"] = _cell
+    environment.filters["markdown_cell"] = lambda value: _cell(value, "").replace("|", r"\|")
+    environment.tests["numeric"] = _is_numeric
+    return environment.get_template(template).render(content)
 
 
 def _shares_row(block: Block) -> bool:
@@ -237,9 +212,9 @@ def _is_numeric(value: Cell) -> bool:
     return value is None or (isinstance(value, int | float) and not isinstance(value, bool))
 
 
-def _cell(value: Cell) -> str:
+def _cell(value: Cell, thousands: str = ",") -> str:
     if value is None:
         return _MISSING
-    if isinstance(value, float):
-        return f"{value:,.2f}"
-    return f"{value:,}" if isinstance(value, int) else value
+    if isinstance(value, str):
+        return value
+    return f"{value:{thousands}.2f}" if isinstance(value, float) else f"{value:{thousands}}"

@@ -1,4 +1,4 @@
-"""What a search brings back, to look at: a row a query, the query first, then its hits.
+"""Pictures made of images: queries with their hits, and plain grids.
 
 A right hit has a green frame and a tick, a wrong one a red frame and a cross, so that the picture
 does not depend on colour alone. Images come from callables; a PNG comes out.
@@ -12,10 +12,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from phpq.codes import IntArray
 from phpq.errors import ShapeError
-from phpq.evaluation.ranking import check_labels
-from phpq.index import SearchResult
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -24,7 +24,7 @@ _RIGHT, _WRONG, _NEUTRAL = "#1b8a4b", "#c62f3b", "#3a4450"
 _INK, _FAINT = "#22282f", "#6b7683"
 _FRAME, _GAP, _MARGIN = 4, 10, 16  # pixels
 _TEXT = 13  # font size, pixels
-_LINES = 2  # lines a class name may take
+_LINES = 2  # lines that a class name may take
 _OVERSAMPLING = 4  # the badges are drawn larger, then shrunk: smooth edges
 
 
@@ -47,8 +47,20 @@ class HitRow:
     right: tuple[bool, ...]
 
 
+def spread_queries(labels: IntArray, count: int) -> list[int]:
+    """Pick the first query of classes spread evenly over all: chosen before a result is seen.
+
+    Args:
+        labels: Class of each query.
+        count: Most classes to pick.
+    """
+    classes, first = np.unique(labels, return_index=True)
+    places = np.linspace(0, len(classes) - 1, min(count, len(classes)))
+    return [int(first[round(place)]) for place in places]
+
+
 def hit_rows(
-    result: SearchResult,
+    ids: IntArray,
     queries: Sequence[int],
     *,
     query_labels: IntArray,
@@ -58,39 +70,30 @@ def hit_rows(
     """Name and judge the hits of some queries.
 
     Args:
-        result: Of a search with these queries, (Q, k).
+        ids: (Q, k) the rows that a search with these queries found; -1 is none.
         queries: (Q,) their numbers among all query images.
         query_labels: (all queries,) integers, indices into `class_names`.
         gallery_labels: (N,) integers.
         class_names: Name of each label.
     """
-    if len(queries) != len(result.ids):
+    if len(queries) != len(ids):
         raise ShapeError(
-            f"{len(queries)} queries but {len(result.ids)} rows of hits; expected as many. "
+            f"{len(queries)} queries but {len(ids)} rows of hits; expected as many. "
             "Search with exactly the queries to be shown."
         )
-    all_queries = check_labels("query_labels", query_labels, len(query_labels))
-    all_rows = check_labels("gallery_labels", gallery_labels, len(gallery_labels))
     rows = []
-    for query, ids in zip(queries, result.ids, strict=True):
-        label = int(all_queries[query])
-        hits = tuple(int(row) for row in ids if row >= 0)
-        labels = [int(all_rows[row]) for row in hits]
-        rows.append(
-            HitRow(
-                query=int(query),
-                query_class=class_names[label],
-                hits=hits,
-                hit_classes=tuple(class_names[other] for other in labels),
-                right=tuple(other == label for other in labels),
-            )
-        )
+    for query, found in zip(queries, ids, strict=True):
+        label = int(query_labels[query])
+        hits = tuple(int(row) for row in found if row >= 0)
+        labels = [int(gallery_labels[row]) for row in hits]
+        classes = tuple(class_names[other] for other in labels)
+        right = tuple(other == label for other in labels)
+        rows.append(HitRow(int(query), class_names[label], hits, classes, right))
     return tuple(rows)
 
 
 def draw_hits(
     rows: Sequence[HitRow],
-    path: Path | None = None,
     *,
     query_image: Callable[[int], Image],
     gallery_image: Callable[[int], Image],
@@ -100,13 +103,12 @@ def draw_hits(
 
     Args:
         rows: From `hit_rows`; at least one.
-        path: Also write the PNG here.
         query_image: Number of a query -> its image, any size and mode.
         gallery_image: Number of a gallery row -> its image.
         tile: Side of an image in the picture, pixels.
 
     Returns:
-        The PNG.
+        A PNG.
     """
     from PIL import Image, ImageDraw
 
@@ -119,24 +121,38 @@ def draw_hits(
     top = _MARGIN + _TEXT + 8
     size = (left + columns * step - _GAP + _MARGIN, top + len(rows) * row_height + _MARGIN - _GAP)
     canvas = Image.new("RGB", size, "white")
-    draw = ImageDraw.Draw(canvas)
-    font = _font(_TEXT)
+    draw, font = ImageDraw.Draw(canvas), _font(_TEXT)
     draw.text((_MARGIN, _MARGIN), "query", font=font, fill=_FAINT)
     for column in range(columns):
         draw.text((left + column * step, _MARGIN), str(column + 1), font=font, fill=_FAINT)
     for number, row in enumerate(rows):
         y = top + number * row_height
-        _draw_tile(canvas, query_image(row.query), (_MARGIN, y), tile=tile, right=None)
-        _draw_name(draw, row.query_class, (_MARGIN, y + tile + 4), width=tile, font=font)
+        tiles = [(_MARGIN, query_image(row.query), None, row.query_class)]
         for column, (hit, right) in enumerate(zip(row.hits, row.right, strict=True)):
             x = left + column * step
-            _draw_tile(canvas, gallery_image(hit), (x, y), tile=tile, right=right)
-            name = row.hit_classes[column]
+            tiles.append((x, gallery_image(hit), right, row.hit_classes[column]))
+        for x, image, right, name in tiles:
+            _draw_tile(canvas, image, (x, y), tile=tile, right=right)
             _draw_name(draw, name, (x, y + tile + 4), width=tile, font=font)
+    return _png(canvas)
+
+
+def draw_grid(rows: Sequence[Sequence[Image]], *, gap: int = 6) -> bytes:
+    """Draw square images of one size in rows, `gap` pixels apart; returns a PNG."""
+    from PIL import Image
+
+    step = rows[0][0].width + gap
+    size = (max(map(len, rows)) * step - gap, len(rows) * step - gap)
+    canvas = Image.new("RGB", size, "white")
+    for number, row in enumerate(rows):
+        for column, image in enumerate(row):
+            canvas.paste(image, (column * step, number * step))
+    return _png(canvas)
+
+
+def _png(image: Image) -> bytes:
     buffer = io.BytesIO()
-    canvas.save(buffer, format="PNG", optimize=True)
-    if path is not None:
-        path.write_bytes(buffer.getvalue())
+    image.save(buffer, format="PNG", optimize=True)
     return buffer.getvalue()
 
 
