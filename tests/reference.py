@@ -10,6 +10,7 @@ from fractions import Fraction
 import numpy as np
 
 from phpq.codes import CodeArray, Codebooks, FloatArray, IntArray
+from phpq.evaluation.ranking import TieGroups
 
 
 def random_codebooks(
@@ -53,35 +54,30 @@ def aqd_loop(
     return total
 
 
-def average_precision_loop(relevant_in_order: Sequence[bool], cutoff: int | None = None) -> float:
+def average_precision_loop(relevant_in_order: Sequence[bool]) -> float:
     """AP of one ranked list; divided by what could be found, not by what was."""
-    depth = len(relevant_in_order) if cutoff is None else cutoff
     hits, total = 0, 0.0
-    for rank, relevant in enumerate(relevant_in_order[:depth], start=1):
+    for rank, relevant in enumerate(relevant_in_order, start=1):
         if relevant:
             hits += 1
             total += hits / rank
-    return total / min(sum(relevant_in_order), depth)
+    return total / sum(relevant_in_order)
 
 
-def average_precision_over_permutations(
-    scores: Sequence[float], relevant: Sequence[bool], cutoff: int | None = None
-) -> float:
+def average_precision_over_permutations(scores: Sequence[float], relevant: Sequence[bool]) -> float:
     """Average the AP over every order of the gallery that keeps the scores descending."""
-    values = average_precisions_of_orders(scores, relevant, cutoff)
+    values = average_precisions_of_orders(scores, relevant)
     return math.fsum(values) / len(values)
 
 
-def average_precisions_of_orders(
-    scores: Sequence[float], relevant: Sequence[bool], cutoff: int | None = None
-) -> list[float]:
+def average_precisions_of_orders(scores: Sequence[float], relevant: Sequence[bool]) -> list[float]:
     """Return the AP of every order of the gallery that keeps the scores descending."""
     groups: dict[float, list[bool]] = {}
     for score, hit in sorted(zip(scores, relevant, strict=True), key=lambda pair: -pair[0]):
         groups.setdefault(score, []).append(hit)
     orders = [list(itertools.permutations(group)) for group in groups.values()]
     return [
-        average_precision_loop([hit for group in choice for hit in group], cutoff)
+        average_precision_loop([hit for group in choice for hit in group])
         for choice in itertools.product(*orders)
     ]
 
@@ -257,3 +253,31 @@ def bilinear_loop(channel: Matrix, x: float, y: float) -> float:
             weight = (1 - abs(row - i)) * (1 - abs(column - j))
             value += weight * channel[min(max(i, 0), height - 1)][min(max(j, 0), width - 1)]
     return value
+
+
+def rank_scores(scores: FloatArray, labels: IntArray, gallery_labels: IntArray) -> TieGroups:
+    """Rank a gallery by a ready (Q, N) matrix of scores, item by item."""
+    groups: list[tuple[int, int, int, int, int]] = []
+    totals, first = [], []
+    for query, (row, label) in enumerate(zip(scores.tolist(), labels.tolist(), strict=True)):
+        right = [other == label for other in gallery_labels.tolist()]
+        before = hits_before = 0
+        for value in sorted(set(row), reverse=True):
+            tied = [hit for score, hit in zip(row, right, strict=True) if score == value]
+            if any(tied):
+                groups.append((query, len(tied), sum(tied), before, hits_before))
+            before += len(tied)
+            hits_before += sum(tied)
+        totals.append(sum(right))
+        first.append(right[row.index(max(row))])
+    columns = np.array(groups, dtype=np.int64).reshape(-1, 5).T
+    return TieGroups(
+        query=columns[0],
+        size=columns[1],
+        relevant=columns[2],
+        size_before=columns[3],
+        relevant_before=columns[4],
+        relevant_total=np.array(totals, dtype=np.int64),
+        first_relevant=np.array(first),
+        gallery_size=len(gallery_labels),
+    )

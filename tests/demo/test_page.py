@@ -11,12 +11,12 @@ import pytest
 from PIL import Image
 
 from phpq.demo import QUICK, DemoResult
-from phpq.demo.page import Pictures, build_page, draw_curves, draw_family
+from phpq.demo import page as demo_page
+from phpq.demo.page import build_page, draw_family
 from phpq.evaluation import CodeHealth, PrecisionRecallCurve, RetrievalScores, SearchTiming
-from phpq.evaluation import render_report as render
 from phpq.evaluation.history import EpochScore, EpochScores
-from phpq.evaluation.report import Table
 from phpq.evaluation.run import Evaluation
+from phpq.report import Figure, Table, render_html
 
 
 def scores(method: str, value: float, bits: int) -> RetrievalScores:
@@ -26,6 +26,7 @@ def scores(method: str, value: float, bits: int) -> RetrievalScores:
         map=value,
         map_range=(value, value),
         precision_at={1: value, 10: value / 2},
+        precision_at_1_served=value / 3,
         pr_curve=PrecisionRecallCurve((0.0, 1.0), (value, value)),
         queries=8,
         excluded=0,
@@ -71,9 +72,8 @@ def measured(
 
 def page(result: DemoResult) -> str:
     picture = draw_family(QUICK.draw(0))
-    pictures = Pictures(picture, picture, picture, picture, {16: picture, 32: picture})
-    report = build_page(result, pictures)
-    return render(replace(report, created=datetime(2030, 1, 1, tzinfo=UTC)))
+    report = build_page(result, family=picture, hits=picture, training={16: picture, 32: picture})
+    return render_html(replace(report, created=datetime(2030, 1, 1, tzinfo=UTC)))
 
 
 @pytest.mark.parametrize(
@@ -98,7 +98,7 @@ def test_each_length_stands_beside_the_float_search_that_it_was_timed_with() -> 
     result = measured(0.9, 0.8)
     slow = replace(result.evaluations[16], timing=SearchTiming(0.02, 0.05, 1000, 24, 7, 10, 5, 1))
     result = replace(result, evaluations={**result.evaluations, 16: slow})
-    report = build_page(result, Pictures(b"", b"", b"", b"", {16: b"", 32: b""}))
+    report = build_page(result, family=b"", hits=b"", training={})
     (speed,) = (section for section in report.sections if section.title == "Speed")
     (table,) = (block for block in speed.blocks if isinstance(block, Table))
     expected = [("PHPQ, 32 bits", 1.0, 3.0, 3.0), ("PHPQ, 16 bits", 20.0, 50.0, 2.5)]
@@ -112,9 +112,11 @@ def test_every_way_to_search_is_in_the_tables() -> None:
         assert all(f"{name}, {bits} bits" in text for bits in (16, 32))
     assert all(f"float search, {bits}-bit model" in text for bits in (16, 32))
     assert "phpq search &#39;my demo/runs/32&#39;" in text  # quoted for the shell
+    assert "P@1 as served" in text
+    assert '<td class="number">30.00</td>' in text
 
 
-def test_the_family_is_one_species_a_row() -> None:
+def test_the_family_is_one_species_per_row() -> None:
     birds = QUICK.draw(0)
     picture = Image.open(io.BytesIO(draw_family(birds)))
     step = QUICK.size + 6
@@ -123,6 +125,16 @@ def test_the_family_is_one_species_a_row() -> None:
     assert third.tobytes() == birds.train.read(2 * QUICK.images).tobytes()
 
 
-def test_curves_are_pictures() -> None:
-    for picture in draw_curves(measured(0.9, 0.8)):
-        assert Image.open(io.BytesIO(picture)).format == "PNG"
+def test_one_curve_of_float_search_is_enough(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[str] = []
+
+    def draw(ways: dict[str, RetrievalScores]) -> tuple[Figure, ...]:
+        seen.extend(ways)
+        return ()
+
+    monkeypatch.setattr(demo_page, "score_figures", draw)
+    build_page(measured(0.9, 0.8), family=b"", hits=b"", training={})
+    learned, fitted = (
+        [f"{name}, {bits} bits" for bits in (32, 16)] for name in ("PHPQ", "post-hoc PQ")
+    )
+    assert seen == [*learned, *fitted, "float search, 32-bit model"]

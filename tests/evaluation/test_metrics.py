@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -12,17 +13,16 @@ from hypothesis import strategies as st
 from phpq.codes import FloatArray, IntArray
 from phpq.errors import ShapeError
 from phpq.evaluation.metrics import (
-    RetrievalMetrics,
+    RetrievalScores,
     average_precision_range,
     code_health,
-    mean_average_precision,
     measure,
     precision_at,
     precision_at_recall,
-    precision_recall_curve,
     tie_aware_average_precision,
 )
-from phpq.evaluation.ranking import TieGroups, label_groups, rank_codes, rank_scores
+from phpq.evaluation.ranking import TieGroups, label_groups, rank_codes
+from phpq.index import FlatIndex
 from reference import (
     average_precision_loop,
     average_precision_over_permutations,
@@ -30,6 +30,7 @@ from reference import (
     precision_at_loop,
     precision_at_recall_loop,
     random_codebooks,
+    rank_scores,
     relevance,
 )
 
@@ -38,8 +39,7 @@ def rank(scores: object, relevant: object) -> TieGroups:
     """Rank one query whose relevant items are given."""
     row = np.asarray(scores, dtype=np.float32)[None]
     labels = np.asarray(relevant).astype(np.int64)
-    (groups,) = rank_scores(row, np.array([1]), gallery_labels=labels)
-    return groups
+    return rank_scores(row, np.array([1]), labels)
 
 
 ranked_list = st.lists(st.tuples(st.integers(0, 2), st.booleans()), min_size=1, max_size=7).filter(
@@ -50,14 +50,12 @@ long_list = st.lists(st.tuples(st.integers(0, 9), st.booleans()), min_size=1, ma
 )
 
 
-@given(items=ranked_list, cutoff=st.one_of(st.none(), st.integers(1, 9)))
+@given(items=ranked_list)
 @settings(max_examples=60, deadline=None)
-def test_expected_ap_is_the_mean_over_all_orders_of_ties(
-    items: list[tuple[int, bool]], cutoff: int | None
-) -> None:
+def test_expected_ap_is_the_mean_over_all_orders_of_ties(items: list[tuple[int, bool]]) -> None:
     scores, relevant = zip(*items, strict=True)
-    fast = tie_aware_average_precision(rank(scores, relevant), cutoff=cutoff)
-    twin = average_precision_over_permutations(scores, relevant, cutoff)
+    fast = tie_aware_average_precision(rank(scores, relevant))
+    twin = average_precision_over_permutations(scores, relevant)
     assert fast.tolist() == [pytest.approx(twin, abs=1e-12)]
 
 
@@ -77,19 +75,6 @@ def test_without_ties_it_is_plain_average_precision() -> None:
     scores = -np.arange(500)
     ap = tie_aware_average_precision(rank(scores, relevant))[0]
     assert ap == pytest.approx(average_precision_loop(relevant.tolist()), abs=1e-12)
-
-
-def test_one_early_hit_does_not_score_one() -> None:
-    # Dividing by the hits found, as a well-known toolbox does, would give 1.0 here.
-    scores = -np.arange(10)
-    one_hit = np.array([1, 0, 0, 0, 0, 1, 1, 1, 1, 1])
-    two_hits = np.array([1, 0, 1, 0, 0, 0, 1, 1, 1, 1])
-    ap_one = tie_aware_average_precision(rank(scores, one_hit), cutoff=5)[0]
-    ap_two = tie_aware_average_precision(rank(scores, two_hits), cutoff=5)[0]
-    assert ap_one == pytest.approx(1 / 5)
-    assert ap_two > ap_one
-    perfect = np.array([1, 1, 1, 1, 1, 1, 0, 0, 0, 0])
-    assert tie_aware_average_precision(rank(scores, perfect), cutoff=5)[0] == pytest.approx(1)
 
 
 def test_all_tied_scores_the_share_of_relevant_items_or_more() -> None:
@@ -126,11 +111,47 @@ def test_the_order_of_the_gallery_never_changes_a_measure(seed: int) -> None:
     tables = codebooks.lookup_tables(rng.standard_normal((20, 4)).astype(np.float32))
     order = rng.permutation(80)
 
-    def measured(rows: IntArray) -> RetrievalMetrics:
+    def measured(rows: IntArray) -> RetrievalScores:
         gallery = label_groups(codes[rows], labels[rows])
-        return measure(rank_codes(tables, query_labels, gallery=gallery), cutoffs=(1, 10, 100))
+        found = measure(rank_codes(tables, query_labels, gallery=gallery), cutoffs=(1, 10, 100))
+        return replace(found, precision_at_1_served=0)  # what is served may depend on the order
 
     assert measured(np.arange(80)) == measured(order)  # to the last bit
+
+
+@given(seed=st.integers(0, 2**32 - 1))
+@settings(max_examples=25, deadline=None)
+def test_the_first_hit_served_is_that_of_an_index(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    codebooks = random_codebooks(rng, num_codebooks=2, codebook_size=4, sub_dim=2)
+    codes = rng.integers(0, 4, (80, 2)).astype(np.uint8)
+    labels, query_labels = rng.integers(0, 6, 80), rng.integers(0, 7, 20)
+    queries = rng.standard_normal((20, 4)).astype(np.float32)
+    tables = codebooks.lookup_tables(queries)
+    gallery = label_groups(codes, labels)
+    found = measure(rank_codes(tables, query_labels, gallery=gallery), cutoffs=(1,))
+    hits = 0
+    for query in range(20):
+        best, first = -math.inf, -1
+        for row, code in enumerate(codes):  # a later row must be better, not equal
+            score = tables[query, 0, code[0]] + tables[query, 1, code[1]]
+            if score > best:
+                best, first = score, row
+        hits += int(labels[first] == query_labels[query])
+    assert found.precision_at_1_served == pytest.approx(hits / found.queries)
+    served = FlatIndex(codebooks, codes).search(queries, 1).ids[:, 0]
+    assert hits == np.count_nonzero(labels[served] == query_labels)
+
+
+def test_ties_are_served_in_the_order_of_the_gallery() -> None:
+    codes = np.zeros((4, 1), np.uint8)  # all tied
+    tables = np.zeros((1, 1, 2), np.float32)
+    for labels, served in (([1, 0, 0, 0], 1.0), ([0, 1, 1, 1], 0.0)):
+        gallery = label_groups(codes, np.array(labels))
+        found = measure(rank_codes(tables, np.array([1]), gallery=gallery), cutoffs=(1,))
+        assert found.precision_at_1_served == served
+        assert found.precision_at[1] == pytest.approx(sum(labels) / 4)
+        assert found.to_dict()["precision_at_1_served"] == 100 * served
 
 
 def test_means_equal_loops_over_queries_and_skip_queries_without_relevant_items() -> None:
@@ -140,9 +161,8 @@ def test_means_equal_loops_over_queries_and_skip_queries_without_relevant_items(
     query_labels[4] = 99
     relevant = relevance(query_labels, gallery_labels)
     pairs = [(s.tolist(), r) for s, r in zip(scores, relevant, strict=True) if any(r)]
-    result = measure(
-        rank_scores(scores, query_labels, gallery_labels=gallery_labels), cutoffs=(1, 3)
-    )
+    blocks = [rank_scores(scores, query_labels, gallery_labels)]
+    result = measure(blocks, cutoffs=(1, 3))
     expected = [average_precision_over_permutations(s, r) for s, r in pairs]
     assert result.map == pytest.approx(math.fsum(expected) / len(pairs), abs=1e-12)
     every = [average_precisions_of_orders(s, r) for s, r in pairs]
@@ -155,21 +175,21 @@ def test_means_equal_loops_over_queries_and_skip_queries_without_relevant_items(
         twin = [precision_at_loop(s, r, n) for s, r in pairs]
         assert result.precision_at[n] == pytest.approx(math.fsum(twin) / len(pairs), abs=1e-12)
     curves = [precision_at_recall_loop(s, r, 11) for s, r in pairs]
-    np.testing.assert_allclose(result.curve.precision, np.mean(curves, axis=0), atol=1e-9)
-    assert result.curve.recall == tuple(i / 10 for i in range(11))
-    blocks = list(rank_scores(scores, query_labels, gallery_labels=gallery_labels))
-    assert mean_average_precision(blocks) == result.map
-    assert precision_recall_curve(blocks) == result.curve
+    np.testing.assert_allclose(result.pr_curve.precision, np.mean(curves, axis=0), atol=1e-9)
+    assert result.pr_curve.recall == tuple(i / 10 for i in range(11))
+    first = [r[s.index(max(s))] for s, r in pairs]  # of equal scores the first
+    assert result.precision_at_1_served == pytest.approx(sum(first) / len(pairs))
 
 
 def test_no_query_with_relevant_items_gives_zero_and_not_nan() -> None:
     scores = np.zeros((2, 3), dtype=np.float32)
-    blocks = list(rank_scores(scores, np.array([5, 6]), gallery_labels=np.array([0, 1, 2])))
-    result = measure(blocks, cutoffs=(1,))
+    groups = rank_scores(scores, np.array([5, 6]), np.array([0, 1, 2]))
+    result = measure([groups], cutoffs=(1,))
     assert (result.map, result.queries, result.excluded) == (0.0, 0, 2)
     assert result.map_range == (0.0, 0.0)
     assert result.precision_at == {1: 0.0}
-    assert set(result.curve.precision) == {0.0}
+    assert result.precision_at_1_served == 0.0
+    assert set(result.pr_curve.precision) == {0.0}
 
 
 def test_a_large_gallery_keeps_its_precision() -> None:
@@ -201,7 +221,7 @@ def test_code_health_counts_what_is_used() -> None:
     assert even.mean_entropy_bits == pytest.approx(8)
     assert even.dead_total == 0
     collapsed = code_health(np.zeros((9, 3), dtype=np.uint8), 8).to_dict()
-    assert collapsed["entropy_bits"] == [0.0, 0.0, 0.0]
+    assert collapsed["entropy_bits"] == (0.0, 0.0, 0.0)
     assert (collapsed["distinct_codes"], collapsed["dead_total"]) == (1, 21)
     assert collapsed["largest_share"] == 1.0
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Any
 
 import numpy as np
 import pytest
@@ -16,9 +17,8 @@ from phpq.evaluation.ranking import (
     label_groups,
     rank_codes,
     rank_embeddings,
-    rank_scores,
 )
-from reference import random_codebooks
+from reference import random_codebooks, rank_scores
 
 Rows = list[tuple[int, int, int, int, int]]
 
@@ -67,7 +67,7 @@ def test_codes_scores_and_loops_agree(seed: int, rows: int, classes: int) -> Non
     by_codes = flatten(
         rank_codes(tables, query_labels, gallery=label_groups(codes, gallery_labels))
     )
-    by_scores = flatten(rank_scores(scores, query_labels, gallery_labels=gallery_labels))
+    by_scores = flatten([rank_scores(scores, query_labels, gallery_labels)])
     assert by_codes == by_scores
     assert by_codes[0] == groups_loop(scores, query_labels, gallery_labels)
     assert by_codes[1] == [int((gallery_labels == label).sum()) for label in query_labels]
@@ -85,29 +85,32 @@ def test_blocks_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
         )
 
     whole = rank()
-    by_scores = rank_scores(queries @ gallery.T, labels, gallery_labels=gallery_labels)
-    assert flatten(by_scores) == whole
+    assert flatten([rank_scores(queries @ gallery.T, labels, gallery_labels)]) == whole
     monkeypatch.setattr("phpq.evaluation.ranking._BLOCK_SCORES", 45)
     assert rank() == whole
 
 
 def test_bad_input_is_refused() -> None:
-    scores = np.zeros((2, 3), dtype=np.float32)
+    queries, gallery = np.zeros((2, 4), np.float32), np.zeros((3, 4), np.float32)
     labels = np.zeros(3, dtype=np.int64)
+
+    def rank(vectors: FloatArray, of: IntArray, gallery_labels: Any) -> None:
+        next(rank_embeddings(vectors, of, gallery=gallery, gallery_labels=gallery_labels))
+
     with pytest.raises(ShapeError, match=r"query_labels has shape \(3,\) .* shape \(2,\)"):
-        next(rank_scores(scores, labels, gallery_labels=labels))
+        rank(queries, labels, labels)
     with pytest.raises(ShapeError, match=r"gallery_labels .* dtype 'float64'"):
-        next(rank_scores(scores, labels[:2], gallery_labels=labels.astype(np.float64)))
+        rank(queries, labels[:2], labels.astype(np.float64))
     with pytest.raises(ShapeError, match="The gallery is empty"):
         label_groups(np.zeros((0, 2), dtype=np.uint8), labels[:0])
-    with pytest.raises(ShapeError, match="scores holds 6 values that are not finite"):
-        next(rank_scores(scores * np.nan, labels[:2], gallery_labels=labels))
+    with pytest.raises(ShapeError, match="queries holds 8 values that are not finite"):
+        rank(queries * np.nan, labels[:2], labels)
 
 
 def test_equal_scores_of_different_queries_are_not_tied() -> None:
     # The worst score of one query is the best of the next, and lies beside it in memory.
     scores = np.zeros((3, 4), dtype=np.float32)
     labels = np.array([0, 0, 1, 1])
-    rows, totals = flatten(rank_scores(scores, np.array([0, 1, 7]), gallery_labels=labels))
+    rows, totals = flatten([rank_scores(scores, np.array([0, 1, 7]), labels)])
     assert rows == [(0, 4, 2, 0, 0), (1, 4, 2, 0, 0)]
     assert totals == [2, 2, 0]

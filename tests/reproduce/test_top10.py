@@ -9,7 +9,7 @@ from PIL import Image
 from made_up_grids import Finished
 from phpq.data import open_dataset
 from phpq.reproduce.kept import KeptCodes, read_kept
-from phpq.reproduce.top10 import draw_top10, spread_queries
+from phpq.reproduce.top10 import draw_top10, shared_queries
 
 
 def kept(finished: Finished, method: str) -> KeptCodes:
@@ -50,6 +50,6 @@ def test_nothing_to_draw(finished: Finished) -> None:
 
 def test_queries_are_spread_over_the_classes_that_both_have(finished: Finished) -> None:
     first = kept(finished, "phpq")
-    np.testing.assert_array_equal(spread_queries(first, first), [0, 2, 4, 6])
+    assert shared_queries(first, first) == [0, 2, 4, 6]
     some = replace(first, query_rows=first.query_rows[1:4])
-    np.testing.assert_array_equal(spread_queries(first, some), [1, 2])
+    assert shared_queries(first, some) == [1, 2]

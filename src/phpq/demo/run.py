@@ -4,8 +4,8 @@
     runs/16  runs/32                 run folders, for `phpq.load`, `phpq search`, `phpq evaluate`
     queries/<species>.png            birds to search with
 
-Two models learn from scratch on drawn birds, one per code length. Each is measured beside exhaustive
-float search and a product quantizer fitted afterwards, on the very same embeddings.
+Two models learn from scratch on drawn birds, one per code length. Each is measured beside
+exhaustive float search and a product quantizer fitted afterwards, on the very same embeddings.
 """
 
 from __future__ import annotations

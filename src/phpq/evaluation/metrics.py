@@ -1,8 +1,9 @@
 """Tie-aware retrieval measures: ranked tie groups in, numbers out.
 
 Each measure but `precision_at_1_served` is its exact expectation under a random order of tied
-items, so the order of the gallery never changes it. Higher is better; values are fractions from 0 to 1. A query without a
-relevant item in the gallery has no defined score: it is left out of every mean, and counted.
+items, so the order of the gallery never changes it. Higher is better; values are fractions from 0
+to 1. A query without a relevant item in the gallery has no defined score: it is left out of every
+mean, and counted.
 """
 
 from __future__ import annotations

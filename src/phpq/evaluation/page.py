@@ -104,8 +104,7 @@ def score_figures(ways: Ways) -> tuple[Figure, Figure]:
             for name, scores in ways.items()
         },
         title="Precision of the first N hits",
-        x_label="N",
-        y_label="precision, %",
+        labels=("N", "precision, %"),
         strong=first,
     )
     named = {f"{name}  (MAP {s.map_percent:.1f})": s.pr_curve for name, s in ways.items()}
@@ -118,8 +117,7 @@ def score_figures(ways: Ways) -> tuple[Figure, Figure]:
             for name, curve in named.items()
         },
         title="Precision and recall",
-        x_label="recall, %",
-        y_label="precision, %",
+        labels=("recall, %", "precision, %"),
         strong=next(iter(named)),
         x_axis="linear",
         y_range=(-2, 102),

@@ -150,7 +150,8 @@ def evaluate_posthoc_pq(
 
     def tables(part: slice) -> FloatArray:
         block = vectors[part].reshape(-1, num_codebooks, centroids.shape[2])
-        return np.einsum("qmd,mkd->qmk", block, centroids, optimize=True)
+        products: FloatArray = np.einsum("qmd,mkd->qmk", block, centroids, optimize=True)
+        return products
 
     return replace(
         _measure_codes(queries, tables, label_groups(codes, gallery.labels), cutoffs),

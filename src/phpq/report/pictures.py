@@ -127,12 +127,12 @@ def draw_hits(
         draw.text((left + column * step, _MARGIN), str(column + 1), font=font, fill=_FAINT)
     for number, row in enumerate(rows):
         y = top + number * row_height
-        tiles = [(_MARGIN, query_image(row.query), None, row.query_class)]
-        for column, (hit, right) in enumerate(zip(row.hits, row.right, strict=True)):
+        _draw_tile(canvas, query_image(row.query), (_MARGIN, y), tile=tile, right=None)
+        _draw_name(draw, row.query_class, (_MARGIN, y + tile + 4), width=tile, font=font)
+        hits = zip(row.hits, row.hit_classes, row.right, strict=True)
+        for column, (hit, name, right) in enumerate(hits):
             x = left + column * step
-            tiles.append((x, gallery_image(hit), right, row.hit_classes[column]))
-        for x, image, right, name in tiles:
-            _draw_tile(canvas, image, (x, y), tile=tile, right=right)
+            _draw_tile(canvas, gallery_image(hit), (x, y), tile=tile, right=right)
             _draw_name(draw, name, (x, y + tile + 4), width=tile, font=font)
     return _png(canvas)
 

@@ -29,8 +29,7 @@ def plot_curves(
     curves: Mapping[str, Mapping[float, float]],
     *,
     title: str,
-    x_label: str,
-    y_label: str,
+    labels: tuple[str, str],
     strong: str,
     x_axis: Axis = "ticks",
     y_range: tuple[float, float] | None = None,
@@ -41,8 +40,7 @@ def plot_curves(
     Args:
         curves: Name in the legend -> y by x.
         title: Above the picture.
-        x_label: Below it.
-        y_label: Beside it.
+        labels: Of the x axis and of the y axis.
         strong: The name that stands out.
         x_axis: "ticks" marks every x that occurs, on a logarithmic axis if they span a factor of
             20; "log" and "linear" leave the ticks to matplotlib.
@@ -70,7 +68,7 @@ def plot_curves(
         axes.set_xticks(ticks, [f"{tick:g}" for tick in ticks])
     if y_range is not None:
         axes.set_ylim(*y_range)
-    _dress(axes, title, x_label, y_label)
+    _dress(axes, title, *labels)
     beside = {"fontsize": 8, "loc": "center left", "bbox_to_anchor": (1.01, 0.5)} if wide else {}
     _legend(axes, **beside)
     return _render(figure)

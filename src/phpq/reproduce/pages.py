@@ -137,8 +137,7 @@ def _alpha_figure(plan: Plan, table: Mapping[str, Any]) -> list[Figure]:
     image = plot_curves(
         curves,
         title=f"MAP against alpha, {bits} bits",
-        x_label="alpha",
-        y_label="MAP, %",
+        labels=("alpha", "MAP, %"),
         strong="ours, partial attention",
         wide=True,
     )
@@ -165,8 +164,7 @@ def _curves(plan: Plan, records: Records) -> Made:
         image = plot_curves(
             curves,
             title=f"{bits} bits",
-            x_label="N",
-            y_label="precision, %",
+            labels=("N", "precision, %"),
             strong="PHPQ",
             wide=True,
         )
@@ -200,8 +198,7 @@ def _efficiency(plan: Plan, timed: dict[str, Any]) -> Made:
         image = plot_curves(
             points,
             title=f"Time of 1,000 queries against MAP, {bits} bits",
-            x_label="milliseconds for 1,000 queries",
-            y_label="MAP, %",
+            labels=("milliseconds for 1,000 queries", "MAP, %"),
             strong="PHPQ",
             x_axis="log",
             wide=True,

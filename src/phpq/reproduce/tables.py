@@ -91,7 +91,9 @@ def _row(
     cells = {}
     for bits in plan.bits:
         keys = [plan.places[target, row.name, bits, seed] for seed in plan.seeds]
-        cell = _cell([records[k] for k in keys if k in records], "map_learned" if learned else "map")
+        cell = _cell(
+            [records[k] for k in keys if k in records], "map_learned" if learned else "map"
+        )
         if theirs is not None and compared:
             cell["paper"] = theirs.meant(row.name, bits)
             if theirs.offset:

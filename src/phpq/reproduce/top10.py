@@ -73,7 +73,7 @@ def draw_top10(
 
 
 def shared_queries(first: KeptCodes, second: KeptCodes) -> list[int]:
-    """Pick queries that both have, one each of classes spread over all; places in the test split."""
+    """Pick queries that both have, of classes spread over all; returns places in the test split."""
     shared, places, _ = np.intersect1d(first.query_rows, second.query_rows, return_indices=True)
     chosen = spread_queries(first.query_labels[places], SHOWN_QUERIES)
     return [int(shared[place]) for place in chosen]

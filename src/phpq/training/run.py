@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import math
 import time
-from importlib.util import find_spec
 from collections.abc import Callable
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 

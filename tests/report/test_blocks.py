@@ -1,4 +1,4 @@
-"""The report: one file, escaped, self-contained, well-formed."""
+"""Pages: one file, escaped, self-contained, well-formed; and the same content as Markdown."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from phpq.errors import ConfigError, FormatError
-from phpq.evaluation import (
+from phpq.report import (
     Figure,
     Headline,
     Note,
@@ -18,8 +18,9 @@ from phpq.evaluation import (
     Section,
     Settings,
     Table,
-    render_report,
-    report,
+    blocks,
+    render_html,
+    render_markdown,
     write_report,
 )
 
@@ -69,16 +70,16 @@ def full_report(text: str = "plain") -> Report:
 
 
 def test_every_text_is_escaped_and_every_tag_closed() -> None:
-    page = render_report(full_report(EVIL))
+    page = render_html(full_report(EVIL))
     outline = Outline(page)
     assert outline.all("script") == []
     assert "alert('1')" not in page
-    plain = Outline(render_report(full_report()))
+    plain = Outline(render_html(full_report()))
     assert [tag for tag, _ in outline.tags] == [tag for tag, _ in plain.tags]
 
 
 def test_the_page_asks_the_network_for_nothing() -> None:
-    page = render_report(full_report())
+    page = render_html(full_report())
     outline = Outline(page)
     assert outline.all("link") == []
     assert all(
@@ -91,7 +92,7 @@ def test_the_page_asks_the_network_for_nothing() -> None:
 
 
 def test_the_page_can_be_read_without_eyes_and_on_a_phone() -> None:
-    page = render_report(full_report())
+    page = render_html(full_report())
     outline = Outline(page)
     assert outline.all("html") == [{"lang": "en"}]
     assert [image["alt"] for image in outline.all("img")] == ["plain", "b", "c"]
@@ -105,7 +106,7 @@ def test_the_page_can_be_read_without_eyes_and_on_a_phone() -> None:
 
 def test_numbers_are_formatted_and_set_to_the_right() -> None:
     table = Table(("name", "a", "b", "c"), (("x", 1234567, 1.005, None), ("y", -1, 2.0, "text")))
-    page = render_report(Report("t", (Section("s", (table,)),)))
+    page = render_html(Report("t", (Section("s", (table,)),)))
     assert '<td class="number">1,234,567</td>' in page
     assert re.search(r'<td class="number">1\.0[01]</td>', page)
     assert '<td class="number">\N{EN DASH}</td>' in page
@@ -130,9 +131,46 @@ def test_pictures_are_known_by_their_bytes(start: bytes, media_type: str) -> Non
 
 def test_bad_blocks_are_refused() -> None:
     with pytest.raises(FormatError, match="The figure 'plot' starts with b'GIF89a'"):
-        render_report(Report("t", (Section("s", (Figure(b"GIF89a", "plot"),)),)))
+        render_html(Report("t", (Section("s", (Figure(b"GIF89a", "plot"),)),)))
     with pytest.raises(ConfigError, match=r"row \('x',\) has 1 cells; expected 2"):
         Table(("a", "b"), (("x",),))
+
+
+def test_markdown_has_all_blocks() -> None:
+    report = Report(
+        "Birds & <bees>",
+        (
+            Section(
+                "Table",
+                (
+                    Table(
+                        ("name", "MAP", "n"),
+                        (("a|b", 1.234, 5678), ("c", None, 6)),
+                        "Caption.",
+                        1,
+                    ),
+                    Figure(PNG, alt="A curve", caption="Below.", file="figures/a.png"),
+                    Figure(PNG, alt="No file"),
+                    Note(("One.", "Two."), as_list=True),
+                    Note(("One.", "Two.")),
+                    Settings("Machine", (("cpu", "abacus"),)),
+                ),
+                lead="Lead.",
+            ),
+        ),
+        summary="Summary.",
+        headlines=(Headline("MAP", "80", "good"), Headline("bits", "16")),
+    )
+    assert render_markdown(report) == (
+        "# Birds & <bees>\n\nSummary.\n\n- MAP: **80** (good)\n- bits: **16**\n\n"
+        "## Table\n\nLead.\n\nCaption.\n\n"
+        "| name | MAP | n |\n| --- | ---: | ---: |\n"
+        "| a\\|b | 1.23 | 5678 |\n| **c** | **\N{EN DASH}** | **6** |\n\n"
+        "![A curve](figures/a.png)\n\nBelow.\n\n"
+        "- One.\n- Two.\n\nOne.\n\nTwo.\n\nMachine:\n\n- cpu: abacus\n"
+    )
+    bare = Report("Birds", (Section("None", ()),))
+    assert render_markdown(bare) == "# Birds\n\n## None\n"
 
 
 def test_writing_replaces_the_whole_file_and_leaves_nothing_behind(tmp_path: Path) -> None:
@@ -164,4 +202,4 @@ def test_a_folder_that_is_a_file_is_a_clear_error(tmp_path: Path) -> None:
     ],
 )
 def test_figures_with_a_mark_stand_where_figures_stand(cell: str, numeric: bool) -> None:
-    assert report._is_numeric(cell) == numeric
+    assert blocks._is_numeric(cell) == numeric

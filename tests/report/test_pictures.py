@@ -3,15 +3,22 @@
 from __future__ import annotations
 
 import io
-from pathlib import Path
 
 import numpy as np
 import pytest
 from PIL import Image
 
 from phpq.errors import ShapeError
-from phpq.evaluation import HitRow, draw_hits, hit_rows
-from phpq.index import SearchResult
+from phpq.report.pictures import (
+    HitRow,
+    _badge,
+    _font,
+    _wrap,
+    draw_grid,
+    draw_hits,
+    hit_rows,
+    spread_queries,
+)
 
 GREEN, RED = (27, 138, 75), (198, 47, 59)
 NAMES = ("Crow", "A_very_long_name_of_a_rather_small_bird_from_the_north", "Żółw łąkowy")
@@ -23,9 +30,8 @@ def picture(number: int) -> Image.Image:
     )
 
 
-def draw(rows: tuple[HitRow, ...], path: Path | None = None) -> Image.Image:
-    data = draw_hits(rows, path, query_image=picture, gallery_image=picture, tile=64)
-    assert path is None or path.read_bytes() == data
+def draw(rows: tuple[HitRow, ...]) -> Image.Image:
+    data = draw_hits(rows, query_image=picture, gallery_image=picture, tile=64)
     return Image.open(io.BytesIO(data)).convert("RGB")
 
 
@@ -34,11 +40,9 @@ def count(image: Image.Image, colour: tuple[int, int, int]) -> int:
 
 
 def test_hits_are_named_and_judged() -> None:
-    result = SearchResult(
-        ids=np.array([[2, 0, 1], [1, -1, -1]]), scores=np.zeros((2, 3), dtype=np.float32)
-    )
+    ids = np.array([[2, 0, 1], [1, -1, -1]])
     rows = hit_rows(
-        result,
+        ids,
         [4, 0],
         query_labels=np.array([1, 0, 0, 0, 2]),
         gallery_labels=np.array([0, 1, 2]),
@@ -51,7 +55,7 @@ def test_hits_are_named_and_judged() -> None:
     assert rows[1].right == (True,)
     with pytest.raises(ShapeError, match="1 queries but 2 rows of hits"):
         hit_rows(
-            result,
+            ids,
             [4],
             query_labels=np.zeros(5, dtype=np.int64),
             gallery_labels=np.zeros(3, dtype=np.int64),
@@ -59,9 +63,9 @@ def test_hits_are_named_and_judged() -> None:
         )
 
 
-def test_frames_follow_the_judgement(tmp_path: Path) -> None:
+def test_frames_follow_the_judgement() -> None:
     names = (NAMES[0], NAMES[1], NAMES[2])
-    right = draw((HitRow(0, NAMES[0], (1, 2, 3), names, (True, True, True)),), tmp_path / "a.png")
+    right = draw((HitRow(0, NAMES[0], (1, 2, 3), names, (True, True, True)),))
     wrong = draw((HitRow(0, NAMES[0], (1, 2, 3), names, (False, False, False)),))
     mixed = draw((HitRow(0, NAMES[0], (1, 2, 3), names, (True, False, True)),))
     assert count(right, RED) == count(wrong, GREEN) == 0
@@ -70,8 +74,6 @@ def test_frames_follow_the_judgement(tmp_path: Path) -> None:
 
 
 def test_tick_and_cross_differ_without_colour() -> None:
-    from phpq.evaluation.pictures import _badge
-
     tick = np.asarray(_badge(20, "black", right=True))
     cross = np.asarray(_badge(20, "black", right=False))
     assert (tick != cross).mean() > 0.1
@@ -88,8 +90,6 @@ def test_rows_may_have_fewer_hits_than_others() -> None:
 
 
 def test_long_names_fit_their_tile() -> None:
-    from phpq.evaluation.pictures import _font, _wrap
-
     font = _font(13)
     for name in (*NAMES, "Supercalifragilisticexpialidocious", "", "two words"):
         lines = _wrap(name.replace("_", " "), width=64, font=font)
@@ -97,3 +97,18 @@ def test_long_names_fit_their_tile() -> None:
         assert all(font.getlength(line) <= 64 for line in lines)
     assert _wrap("two words", width=400, font=font) == ["two words"]
     assert _wrap("Supercalifragilisticexpialidocious", width=64, font=font)[0].endswith("…")
+
+
+def test_queries_are_spread_over_the_classes() -> None:
+    labels = np.array([4, 4, 7, 9, 9, 7, 30])
+    assert spread_queries(labels, 8) == [0, 2, 3, 6]  # the first of each class
+    assert spread_queries(labels, 2) == [0, 6]
+    assert spread_queries(labels, 1) == [0]
+
+
+def test_a_grid_is_row_by_row() -> None:
+    tiles = [[Image.new("RGB", (8, 8), c) for c in row] for row in (("red", "blue"), ("lime",))]
+    picture = Image.open(io.BytesIO(draw_grid(tiles, gap=2)))
+    assert picture.size == (18, 18)
+    corners = [picture.getpixel(at) for at in ((0, 0), (10, 0), (0, 10), (10, 10))]
+    assert corners == [(255, 0, 0), (0, 0, 255), (0, 255, 0), (255, 255, 255)]
