@@ -261,9 +261,11 @@ def rank_scores(scores: FloatArray, labels: IntArray, gallery_labels: IntArray) 
     totals, first = [], []
     for query, (row, label) in enumerate(zip(scores.tolist(), labels.tolist(), strict=True)):
         right = [other == label for other in gallery_labels.tolist()]
+        by_score: dict[float, list[bool]] = {}
+        for score, hit in zip(row, right, strict=True):
+            by_score.setdefault(score, []).append(hit)
         before = hits_before = 0
-        for value in sorted(set(row), reverse=True):
-            tied = [hit for score, hit in zip(row, right, strict=True) if score == value]
+        for _, tied in sorted(by_score.items(), reverse=True):
             if any(tied):
                 groups.append((query, len(tied), sum(tied), before, hits_before))
             before += len(tied)

@@ -13,10 +13,10 @@ from PIL import Image
 from phpq.demo import QUICK, DemoResult
 from phpq.demo import page as demo_page
 from phpq.demo.page import build_page, draw_family
-from phpq.evaluation import CodeHealth, PrecisionRecallCurve, RetrievalScores, SearchTiming
+from phpq.evaluation import CodeHealth, RetrievalScores, SearchTiming
 from phpq.evaluation.history import EpochScore, EpochScores
 from phpq.evaluation.run import Evaluation
-from phpq.report import Figure, Table, render_html
+from phpq.report.blocks import Figure, Table, render_html
 
 
 def scores(method: str, value: float, bits: int) -> RetrievalScores:
@@ -27,7 +27,7 @@ def scores(method: str, value: float, bits: int) -> RetrievalScores:
         map_range=(value, value),
         precision_at={1: value, 10: value / 2},
         precision_at_1_served=value / 3,
-        pr_curve=PrecisionRecallCurve((0.0, 1.0), (value, value)),
+        pr_curve={0.0: value, 1.0: value},
         queries=8,
         excluded=0,
         gallery=24,

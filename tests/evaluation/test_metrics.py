@@ -175,8 +175,8 @@ def test_means_equal_loops_over_queries_and_skip_queries_without_relevant_items(
         twin = [precision_at_loop(s, r, n) for s, r in pairs]
         assert result.precision_at[n] == pytest.approx(math.fsum(twin) / len(pairs), abs=1e-12)
     curves = [precision_at_recall_loop(s, r, 11) for s, r in pairs]
-    np.testing.assert_allclose(result.pr_curve.precision, np.mean(curves, axis=0), atol=1e-9)
-    assert result.pr_curve.recall == tuple(i / 10 for i in range(11))
+    np.testing.assert_allclose(list(result.pr_curve.values()), np.mean(curves, axis=0), atol=1e-9)
+    assert list(result.pr_curve) == [i / 10 for i in range(11)]
     first = [r[s.index(max(s))] for s, r in pairs]  # of equal scores the first
     assert result.precision_at_1_served == pytest.approx(sum(first) / len(pairs))
 
@@ -189,7 +189,7 @@ def test_no_query_with_relevant_items_gives_zero_and_not_nan() -> None:
     assert result.map_range == (0.0, 0.0)
     assert result.precision_at == {1: 0.0}
     assert result.precision_at_1_served == 0.0
-    assert set(result.pr_curve.precision) == {0.0}
+    assert set(result.pr_curve.values()) == {0.0}
 
 
 def test_a_large_gallery_keeps_its_precision() -> None:

@@ -12,7 +12,7 @@ from phpq.data import SkippedImage
 from phpq.evaluation.page import build_page, score_cells
 from phpq.evaluation.run import Evaluation
 from phpq.model import load
-from phpq.report import Figure, Note, Report, Table, render_html
+from phpq.report.blocks import Figure, Note, Report, Table, render_html
 from tiny_runs import tiny_birds
 
 PNG = b"\x89PNG\r\n\x1a\n"

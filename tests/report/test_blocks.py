@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 from phpq.errors import ConfigError, FormatError
-from phpq.report import (
+from phpq.report import blocks
+from phpq.report.blocks import (
     Figure,
     Headline,
     Note,
@@ -18,7 +19,6 @@ from phpq.report import (
     Section,
     Settings,
     Table,
-    blocks,
     render_html,
     render_markdown,
     write_report,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+from typing import Any
 
 import numpy as np
 import pytest
@@ -11,7 +12,6 @@ from PIL import Image
 from phpq.errors import ShapeError
 from phpq.report.pictures import (
     HitRow,
-    _badge,
     _font,
     _wrap,
     draw_grid,
@@ -74,8 +74,13 @@ def test_frames_follow_the_judgement() -> None:
 
 
 def test_tick_and_cross_differ_without_colour() -> None:
-    tick = np.asarray(_badge(20, "black", right=True))
-    cross = np.asarray(_badge(20, "black", right=False))
+    def badge(right: bool) -> Any:
+        picture = draw((HitRow(0, "Crow", (1,), ("Crow",), (right,)),)).convert("1")
+        row = np.asarray(picture)[37:101]  # of the image, below the numbers
+        return row[:16, -16 - 16 : -16]
+
+    tick, cross = badge(True), badge(False)
+    assert tick.any()
     assert (tick != cross).mean() > 0.1
 
 

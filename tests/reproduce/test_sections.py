@@ -3,7 +3,7 @@ from __future__ import annotations
 from typing import Any
 
 from made_up_grids import cub_plan, made_up_records, tiny_plan
-from phpq.report import Note, Section, Table
+from phpq.report.blocks import Note, Section, Table
 from phpq.reproduce.rows import FIGURES, TABLES
 from phpq.reproduce.sections import TITLES, standing_lines, table_section
 from phpq.reproduce.tables import build_table

@@ -24,10 +24,11 @@ def test_the_picture_and_its_count(finished: Finished) -> None:
     dataset = open_dataset(plan.subject.source)
     drawn = draw_top10(plan, records, finished.place.store, dataset)
     assert drawn is not None
-    assert drawn.shown == 4 * 10  # a query of each of four species
-    with Image.open(io.BytesIO(drawn.picture)) as picture:
+    data, facts = drawn
+    assert (facts["bits"], facts["shown"]) == (16, 4 * 10)  # a query of each of four species
+    with Image.open(io.BytesIO(data)) as picture:
         assert picture.height > picture.width / 2
-    for name, right in drawn.right.items():
+    for name, right in facts["right"].items():
         assert right == _right_by_loop(kept(finished, name)), name
 
 

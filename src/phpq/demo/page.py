@@ -15,7 +15,7 @@ from phpq.evaluation.page import (
     score_figures,
     score_table,
 )
-from phpq.report import Figure, Headline, Note, Report, Section, Settings, Table
+from phpq.report.blocks import Figure, Headline, Note, Report, Section, Settings, Table
 from phpq.report.pictures import draw_grid
 
 if TYPE_CHECKING:

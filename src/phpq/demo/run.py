@@ -30,7 +30,7 @@ from phpq.evaluation.history import epoch_scores, read_rows
 from phpq.evaluation.page import REPORT
 from phpq.evaluation.run import FOLDER, METRICS, Evaluation, evaluate_model
 from phpq.files import write_json
-from phpq.report import write_report
+from phpq.report.blocks import write_report
 from phpq.training import Reporter, SilentReporter, train_run
 
 RUNS, QUERIES = "runs", "queries"

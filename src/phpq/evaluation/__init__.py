@@ -1,12 +1,6 @@
 """Measures, protocols and timing of retrieval: arrays in, numbers out."""
 
-from phpq.evaluation.metrics import (
-    CodeHealth,
-    PrecisionRecallCurve,
-    RetrievalScores,
-    code_health,
-    measure,
-)
+from phpq.evaluation.metrics import CodeHealth, RetrievalScores, code_health, measure
 from phpq.evaluation.protocol import (
     CUTOFFS,
     LabelledEmbeddings,
@@ -20,7 +14,6 @@ __all__ = [
     "CUTOFFS",
     "CodeHealth",
     "LabelledEmbeddings",
-    "PrecisionRecallCurve",
     "RetrievalScores",
     "SearchTiming",
     "code_health",

@@ -24,22 +24,6 @@ Float64Array = NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True)
-class PrecisionRecallCurve:
-    """Interpolated precision at evenly spaced recall levels, averaged over the queries.
-
-    At a level the precision is the largest expected precision of all ranks whose expected recall
-    reaches it; without ties that is the usual interpolated precision.
-
-    Attributes:
-        recall: The levels, 0 to 1 (11 or 101 of them by custom).
-        precision: As many values.
-    """
-
-    recall: tuple[float, ...]
-    precision: tuple[float, ...]
-
-
-@dataclass(frozen=True, slots=True)
 class CodeHealth:
     """How well a set of codes uses its codebooks; collapse shows here first.
 
@@ -85,7 +69,8 @@ class RetrievalScores:
         precision_at: Mean precision of the first N hits, for each N.
         precision_at_1_served: Share of the queries whose first hit is relevant, equal scores in
             the order of the gallery, as an index serves them; P@1 is its mean over all orders.
-        pr_curve: Interpolated precision at evenly spaced levels of recall.
+        pr_curve: Interpolated precision by recall, at evenly spaced levels: the largest expected
+            precision of all ranks whose expected recall reaches the level.
         queries: Queries that were averaged.
         excluded: Queries left out: nothing in the gallery is relevant to them.
         gallery: Rows of the gallery.
@@ -98,7 +83,7 @@ class RetrievalScores:
     map_range: tuple[float, float]
     precision_at: dict[int, float]
     precision_at_1_served: float
-    pr_curve: PrecisionRecallCurve
+    pr_curve: dict[float, float]
     queries: int
     excluded: int
     gallery: int
@@ -130,8 +115,8 @@ class RetrievalScores:
             "precision_at": {str(n): 100 * value for n, value in self.precision_at.items()},
             "precision_at_1_served": 100 * self.precision_at_1_served,
             "pr_curve": {
-                "recall": [100 * value for value in self.pr_curve.recall],
-                "precision": [100 * value for value in self.pr_curve.precision],
+                "recall": [100 * level for level in self.pr_curve],
+                "precision": [100 * value for value in self.pr_curve.values()],
             },
             "queries": self.queries,
             "excluded": self.excluded,
@@ -283,10 +268,10 @@ def measure(
         map_range=(lowest, highest),
         precision_at=dict(zip(map(int, cutoffs), (hits_total / divisor).tolist(), strict=True)),
         precision_at_1_served=served / divisor,
-        pr_curve=PrecisionRecallCurve(
-            recall=tuple(level / (recall_points - 1) for level in range(recall_points)),
-            precision=tuple((curve_total / divisor).tolist()),
-        ),
+        pr_curve={
+            level / (recall_points - 1): float(value)
+            for level, value in enumerate(curve_total / divisor)
+        },
         queries=queries,
         excluded=seen - queries,
         gallery=gallery,

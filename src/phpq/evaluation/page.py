@@ -11,7 +11,16 @@ from typing import TYPE_CHECKING, Any
 
 from phpq.evaluation.metrics import RetrievalScores
 from phpq.files import write_bytes
-from phpq.report import Figure, Headline, Note, Report, Section, Settings, Table, write_report
+from phpq.report.blocks import (
+    Figure,
+    Headline,
+    Note,
+    Report,
+    Section,
+    Settings,
+    Table,
+    write_report,
+)
 from phpq.report.plots import plot_curves
 
 if TYPE_CHECKING:
@@ -110,10 +119,7 @@ def score_figures(ways: Ways) -> tuple[Figure, Figure]:
     named = {f"{name}  (MAP {s.map_percent:.1f})": s.pr_curve for name, s in ways.items()}
     precision_recall = plot_curves(
         {
-            name: {
-                100 * recall: 100 * precision
-                for recall, precision in zip(curve.recall, curve.precision, strict=True)
-            }
+            name: {100 * recall: 100 * value for recall, value in curve.items()}
             for name, curve in named.items()
         },
         title="Precision and recall",

@@ -12,7 +12,7 @@ from __future__ import annotations
 import os
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -93,18 +93,18 @@ def time_search(
     parts = codebooks.num_codebooks
     unit_rows = normalise_sub_vectors(rows, parts) if codebooks.unit else rows
     unit_batch = normalise_sub_vectors(batch, parts) if codebooks.unit else batch
-    code_times, float_times = [], []
     # Normalising queries is the same work for both, so it is done before.
     code_batch = unit_batch if query_norm == "unit" else batch
-    for repeat in range(repeats + 1):
-        by_codes = _seconds(lambda: index.search(code_batch, top_k, query_norm="raw"))
-        by_float = _seconds(lambda: search_float(unit_batch, unit_rows, top_k=top_k))
-        if repeat:  # the first warms up caches and threads
-            code_times.append(by_codes)
-            float_times.append(by_float)
+    code_seconds, float_seconds = time_in_turns(
+        (
+            lambda: index.search(code_batch, top_k, query_norm="raw"),
+            lambda: search_float(unit_batch, unit_rows, top_k=top_k),
+        ),
+        repeats,
+    )
     return SearchTiming(
-        code_seconds=statistics.median(code_times),
-        float_seconds=statistics.median(float_times),
+        code_seconds=code_seconds,
+        float_seconds=float_seconds,
         queries=num_queries,
         gallery=len(rows),
         distinct_codes=index.distinct_codes,
@@ -112,6 +112,16 @@ def time_search(
         repeats=repeats,
         threads=_threads(),
     )
+
+
+def time_in_turns(searches: Sequence[Callable[[], object]], repeats: int) -> list[float]:
+    """Return the median seconds of each search.
+
+    Each repeat times every search once, so that a busy machine disturbs all alike; one more repeat
+    before them warms up caches, threads and compiled code.
+    """
+    times = [[_seconds(search) for search in searches] for _ in range(repeats + 1)]
+    return [statistics.median(mine) for mine in zip(*times[1:], strict=True)]
 
 
 def search_float(queries: FloatArray, gallery: FloatArray, *, top_k: int = 10) -> SearchResult:

@@ -6,6 +6,7 @@ does not depend on colour alone. Images come from callables; a PNG comes out.
 
 from __future__ import annotations
 
+import functools
 import io
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -25,7 +26,7 @@ _INK, _FAINT = "#22282f", "#6b7683"
 _FRAME, _GAP, _MARGIN = 4, 10, 16  # pixels
 _TEXT = 13  # font size, pixels
 _LINES = 2  # lines that a class name may take
-_OVERSAMPLING = 4  # the badges are drawn larger, then shrunk: smooth edges
+_TICK, _CROSS = "\N{HEAVY CHECK MARK}", "\N{HEAVY BALLOT X}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,7 +161,7 @@ def _draw_tile(
     canvas: Image, image: Image, corner: tuple[int, int], *, tile: int, right: bool | None
 ) -> None:
     """Paste one image in its frame; `right` is None for the query, which is not judged."""
-    from PIL import ImageOps
+    from PIL import ImageDraw, ImageOps
 
     colour = _NEUTRAL if right is None else _RIGHT if right else _WRONG
     inner = tile - 2 * _FRAME
@@ -168,28 +169,10 @@ def _draw_tile(
     canvas.paste(colour, (x, y, x + tile, y + tile))
     canvas.paste(ImageOps.fit(image.convert("RGB"), (inner, inner)), (x + _FRAME, y + _FRAME))
     if right is not None:
-        side = max(16, tile // 5)
-        badge = _badge(side, colour, right=right)
-        canvas.paste(badge, (x + tile - side, y), badge)
-
-
-def _badge(side: int, colour: str, *, right: bool) -> Image:
-    """Return a square with a white tick or cross on it."""
-    from PIL import Image, ImageDraw
-
-    big = side * _OVERSAMPLING
-    badge = Image.new("RGBA", (big, big), (0, 0, 0, 0))
-    draw = ImageDraw.Draw(badge)
-    draw.rectangle((0, 0, big, big), fill=colour)
-    strokes = (
-        (((0.22, 0.52), (0.42, 0.74), (0.78, 0.28)),)
-        if right
-        else (((0.27, 0.27), (0.73, 0.73)), ((0.73, 0.27), (0.27, 0.73)))
-    )
-    for stroke in strokes:
-        points = [(x * big, y * big) for x, y in stroke]
-        draw.line(points, fill="white", width=round(big * 0.13), joint="curve")
-    return badge.resize((side, side), Image.Resampling.LANCZOS)
+        draw, side = ImageDraw.Draw(canvas), max(16, tile // 5)
+        draw.rectangle((x + tile - side, y, x + tile - 1, y + side - 1), fill=colour)
+        centre = (x + tile - side / 2, y + side / 2)
+        draw.text(centre, _TICK if right else _CROSS, font=_font(side), fill="white", anchor="mm")
 
 
 def _draw_name(draw: Any, name: str, corner: tuple[int, int], *, width: int, font: Any) -> None:
@@ -220,6 +203,7 @@ def _shorten(line: str, *, width: int, font: Any) -> str:
     return f"{line.rstrip()}…"
 
 
+@functools.cache
 def _font(size: int) -> Any:
     # matplotlib carries DejaVu Sans, which has far more letters than Pillow's own font.
     import matplotlib

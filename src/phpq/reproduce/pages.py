@@ -14,7 +14,7 @@ from typing import Any
 
 from phpq.data import Dataset
 from phpq.files import read_json, write_bytes, write_json, write_text
-from phpq.report import (
+from phpq.report.blocks import (
     Block,
     Figure,
     Headline,
@@ -231,16 +231,11 @@ def _top10(plan: Plan, records: Records, store: Store, dataset: Dataset | None) 
     if drawn is None:
         why = "The images are not here." if dataset is None else "PHPQ or PQN is not run yet."
         return None, Section(TITLES["top10"], (Note((why,)),))
-    right = ", ".join(f"{name.upper()} {count}" for name, count in drawn.right.items())
-    alt = f"Queries with the first ten hits of PHPQ and of PQN, {drawn.bits} bits"
-    caption = f"Right hits of {drawn.shown}: {right}. Green with a tick: the class of the query."
-    content = {
-        "figure": "top10",
-        "dataset": plan.subject.facts(),
-        "bits": drawn.bits,
-        "right": drawn.right,
-        "shown": drawn.shown,
-    }
+    picture, facts = drawn
+    right = ", ".join(f"{name.upper()} {count}" for name, count in facts["right"].items())
+    alt = f"Queries with the first ten hits of PHPQ and of PQN, {facts['bits']} bits"
+    caption = f"Right hits of {facts['shown']}: {right}. Green with a tick: the class of the query."
+    content = {"figure": "top10", "dataset": plan.subject.facts()} | facts
     lead = "One query of each of a few classes spread over all, chosen before hits were seen."
-    blocks = (_figure(plan, "top10", drawn.picture, alt), Note((caption,)))
+    blocks = (_figure(plan, "top10", picture, alt), Note((caption,)))
     return content, Section(TITLES["top10"], blocks, lead=lead)

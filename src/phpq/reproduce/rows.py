@@ -18,8 +18,8 @@ TARGETS = (*TABLES, *FIGURES, "all")
 
 RECONSTRUCTED = "\N{DAGGER}"  # beside every number of a method that is our reconstruction
 KAPPAS = (1, 5, 25, 125, 256)
-ALPHAS = (1.0, 2.0, 4.0, 8.0, 16.0, 32.0)
-TAUS = (0.25, 0.5, 0.75, 1.0)
+ALPHAS = (1, 2, 4, 8, 16, 32)
+TAUS = (0.25, 0.5, 0.75, 1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,15 +29,15 @@ class Row:
     Attributes:
         name: Unique in its table, and that of the paper's row where it has one.
         title: As printed.
-        method: One of `RECIPES`.
         settings: What it changes besides the method's recipe, in texts.
+        method: One of `RECIPES`.
         group: A heading it stands under.
     """
 
     name: str
     title: str
-    method: str = "phpq"
     settings: tuple[str, ...] = ()
+    method: str = "phpq"
     group: str = ""
 
     @property
@@ -60,21 +60,10 @@ def rows_of(target: str, base: RunConfig, methods: Sequence[str] = ()) -> tuple[
         return _method_rows(base, methods)
     if target in ("pn-curves", "efficiency"):  # more lines than these nobody can tell apart
         return tuple(row for row in _method_rows(base, methods) if row.name == row.method)
-    if target == "variants":
-        return _variant_rows(base)
-    if target == "kappa":
-        sizes = [kappa for kappa in KAPPAS if kappa <= base.quantizer.codebook_size]
-        return tuple(
-            Row(f"kappa-{k}", f"kappa = {k}", settings=(f"quantizer.kappa={k}",)) for k in sizes
-        )
-    if target == "alpha":
-        return _alpha_rows(base)
-    if target == "tau":
-        return tuple(Row(f"tau-{t:g}", f"tau = {t:g}", settings=(f"loss.tau={t:g}",)) for t in TAUS)
-    if target == "future":
-        return _future_rows()
     if target == "top10":
         return tuple(row for row in _method_rows(base, ()) if row.name in ("phpq", "pqn"))
+    if target in TABLES:
+        return tuple(_phpq_rows(base)[target])
     raise unknown_name("table or figure", target, TARGETS)
 
 
@@ -94,65 +83,54 @@ def check_methods(methods: Sequence[str]) -> tuple[str, ...]:
 
 
 def _method_rows(base: RunConfig, methods: Sequence[str]) -> tuple[Row, ...]:
+    # The backbone as it starts: a network that was not pretrained knows no ImageNet.
+    start = "untrained" if base.model.weights == "none" else "ImageNet"
     rows = []
     for name, recipe in RECIPES.items():
         if methods and name not in methods:
             continue
-        rows.append(Row(name, recipe.title, name, (), recipe.kind))
+        rows.append(Row(name, recipe.title, (), name, recipe.kind))
         if recipe.kind == "shallow":
             settings = ("method.features=imagenet",)
-            # The backbone as it starts: a network that was not pretrained knows no ImageNet.
-            start = "untrained" if base.model.weights == "none" else "ImageNet"
             title = f"{recipe.title}, {start} features"
-            rows.append(Row(f"{name}-imagenet", title, name, settings, recipe.kind))
+            rows.append(Row(f"{name}-imagenet", title, settings, name, recipe.kind))
     return tuple(rows)
 
 
-def _variant_rows(base: RunConfig) -> tuple[Row, ...]:
-    levels, full = base.model.levels, base.quantizer.codebook_size
-    ascending = sorted(base.model.rho)
-    return (
-        Row("phpq", "PHPQ"),
-        # The 1000-way layer of ImageNet itself is no embedding; its input is meant.
-        Row("last-fc", "last fc", settings=("model.levels=1", "model.rho=[1]")),
-        Row("gap", "GAP", settings=(_rho(["1"] * levels),)),
-        Row("gmp", "GMP", settings=(_rho(["inf"] * levels),)),
-        Row("ascending-rho", "ascending rho", settings=(_rho([f"{r:g}" for r in ascending]),)),
-        Row("full-attention", "full attention", settings=(f"quantizer.kappa={full}",)),
-        Row("without-cl", "without CL", settings=("loss.gamma=0",)),
-    )
-
-
-def _alpha_rows(base: RunConfig) -> tuple[Row, ...]:
-    partial = tuple(
-        Row(
-            f"alpha-{a:g}",
-            f"alpha = {a:g}",
-            settings=(f"quantizer.alpha={a:g}",),
-            group="partial attention",
-        )
-        for a in ALPHAS
-    )
-    full = tuple(
-        Row(
-            f"alpha-{a:g}-full",
-            f"alpha = {a:g}, full attention",
-            settings=(f"quantizer.alpha={a:g}", f"quantizer.kappa={base.quantizer.codebook_size}"),
-            group="full attention",
-        )
-        for a in ALPHAS
-    )
-    return (*partial, *full)
-
-
-def _future_rows() -> tuple[Row, ...]:
-    return (
-        Row("phpq", "PHPQ"),
-        Row("input-rho", "input-aware pooling", settings=("model.rho_mode=input",)),
-        Row("anneal-kappa", "kappa annealed", settings=("quantizer.kappa_mode=anneal",)),
-        Row("nucleus-kappa", "kappa by mass", settings=("quantizer.kappa_mode=nucleus",)),
-    )
-
-
-def _rho(values: Sequence[str]) -> str:
-    return f"model.rho=[{', '.join(values)}]"
+def _phpq_rows(base: RunConfig) -> dict[str, list[Row]]:
+    """Return the rows of the tables that vary PHPQ."""
+    levels, words = base.model.levels, base.quantizer.codebook_size
+    full = f"quantizer.kappa={words}"
+    ascending = ", ".join(f"{rho:g}" for rho in sorted(base.model.rho))
+    alphas = [(f"alpha-{a}", f"alpha = {a}", f"quantizer.alpha={a}") for a in ALPHAS]
+    return {
+        "variants": [
+            Row("phpq", "PHPQ"),
+            # The 1000-way layer of ImageNet itself is no embedding; its input is meant.
+            Row("last-fc", "last fc", ("model.levels=1", "model.rho=[1]")),
+            Row("gap", "GAP", (f"model.rho=[{', '.join(['1'] * levels)}]",)),
+            Row("gmp", "GMP", (f"model.rho=[{', '.join(['inf'] * levels)}]",)),
+            Row("ascending-rho", "ascending rho", (f"model.rho=[{ascending}]",)),
+            Row("full-attention", "full attention", (full,)),
+            Row("without-cl", "without CL", ("loss.gamma=0",)),
+        ],
+        "kappa": [
+            Row(f"kappa-{k}", f"kappa = {k}", (f"quantizer.kappa={k}",))
+            for k in KAPPAS
+            if k <= words
+        ],
+        "alpha": [
+            *(Row(name, title, (a,), group="partial attention") for name, title, a in alphas),
+            *(
+                Row(f"{name}-full", f"{title}, full attention", (a, full), group="full attention")
+                for name, title, a in alphas
+            ),
+        ],
+        "tau": [Row(f"tau-{t}", f"tau = {t}", (f"loss.tau={t}",)) for t in TAUS],
+        "future": [
+            Row("phpq", "PHPQ"),
+            Row("input-rho", "input-aware pooling", ("model.rho_mode=input",)),
+            Row("anneal-kappa", "kappa annealed", ("quantizer.kappa_mode=anneal",)),
+            Row("nucleus-kappa", "kappa by mass", ("quantizer.kappa_mode=nucleus",)),
+        ],
+    }

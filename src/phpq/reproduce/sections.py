@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
-from phpq.report import Block, Cell, Note, Section, Settings, Table
+from phpq.report.blocks import Block, Cell, Note, Section, Settings, Table
 from phpq.reproduce.rows import RECONSTRUCTED
 
 Data = Mapping[str, Any]

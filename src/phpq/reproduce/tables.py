@@ -11,7 +11,7 @@ from typing import Any
 
 from phpq.recipes import RECIPES
 from phpq.reproduce.grid import Plan
-from phpq.reproduce.paper import PaperTable, paper_table
+from phpq.reproduce.paper import PAPER, PaperTable
 from phpq.reproduce.rows import Row
 
 Records = Mapping[str, dict[str, Any]]
@@ -27,7 +27,7 @@ def build_table(plan: Plan, target: str, records: Records) -> dict[str, Any]:
         target: A table of it.
         records: Of finished cells, by key; cells that are missing leave gaps.
     """
-    theirs = paper_table(plan.subject.name, target)
+    theirs = PAPER.get(plan.subject.name, {}).get(target)
     rows = [
         _row(plan, target, row, records, theirs, learned)
         for row in plan.rows[target]

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from typing import Any
 
 import numpy as np
 
@@ -18,26 +19,9 @@ SHOWN_QUERIES, SHOWN_HITS = 6, 10
 _PAIR = ("phpq", "pqn")
 
 
-@dataclass(frozen=True, slots=True)
-class TopTen:
-    """The picture and what it shows.
-
-    Attributes:
-        picture: PNG; the rows of a query stand one below the other, PHPQ first.
-        bits: Of the codes.
-        right: Method -> right hits of those shown.
-        shown: Hits of each method that are shown.
-    """
-
-    picture: bytes
-    bits: int
-    right: dict[str, int]
-    shown: int
-
-
 def draw_top10(
     plan: Plan, records: Records, store: Store, dataset: Dataset | None
-) -> TopTen | None:
+) -> tuple[bytes, dict[str, Any]] | None:
     """Draw the first hits of both methods.
 
     Args:
@@ -47,7 +31,9 @@ def draw_top10(
         dataset: With the images; None if they are not here.
 
     Returns:
-        None without images, or while one of the methods has no codes.
+        A PNG, in which the rows of a query stand one below the other, PHPQ first; and what it
+        shows: code length, right hits of each method, hits shown of each. None without images, or
+        while one of the methods has no codes.
     """
     bits = max(plan.bits)
     kept = {}
@@ -57,9 +43,9 @@ def draw_top10(
         if codes is None or dataset is None:
             return None
         kept[name] = codes
+    assert dataset is not None
     held = plan.subject.base.data.holdout_per_class
-    images = hold_out(dataset, held, seed=0) if held and dataset is not None else dataset
-    assert images is not None
+    images = hold_out(dataset, held, seed=0) if held else dataset
     chosen = shared_queries(kept["phpq"], kept["pqn"])
     by_method = {name: _search(kept[name], chosen, images) for name in _PAIR}
     rows = [
@@ -69,7 +55,8 @@ def draw_top10(
     ]
     picture = draw_hits(rows, query_image=images.test.read, gallery_image=images.train.read)
     right = {name: sum(sum(row.right) for row in by_method[name]) for name in _PAIR}
-    return TopTen(picture, bits, right, sum(len(row.hits) for row in by_method["phpq"]))
+    shown = sum(len(row.hits) for row in by_method["phpq"])
+    return picture, {"bits": bits, "right": right, "shown": shown}
 
 
 def shared_queries(first: KeptCodes, second: KeptCodes) -> list[int]:
