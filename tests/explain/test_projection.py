@@ -1,13 +1,11 @@
 from __future__ import annotations
 
-import json
-
 import numpy as np
 import pytest
 
 from phpq.codes import CodeArray, Codebooks
-from phpq.errors import ConfigError, ShapeError
-from phpq.explain import gallery_map, project_codes, sample_rows
+from phpq.errors import ConfigError
+from phpq.explain import project_codes, sample_rows
 
 
 def some_codebooks(books: int = 3, size: int = 8, sub_dim: int = 4) -> Codebooks:
@@ -80,23 +78,3 @@ def test_rows_are_sampled_once_and_in_order() -> None:
     assert sample_rows(0, limit=1).tolist() == []
     with pytest.raises(ConfigError, match="at least 1"):
         sample_rows(5, limit=0)
-
-
-def test_a_map_names_its_points() -> None:
-    codebooks, codes = some_codebooks(), some_codes(30)
-    ids = [f"n{row}" for row in range(30)]
-    labels = [None if row % 3 else "finch" for row in range(30)]
-    whole = gallery_map(codes, codebooks, ids, labels, limit=30)
-    assert not whole.sampled
-    assert whole.ids == tuple(ids)
-    assert whole.labels == tuple(labels)
-    part = gallery_map(codes, codebooks, ids, labels, limit=10, seed=1)
-    assert part.sampled
-    rows = sample_rows(30, limit=10, seed=1)
-    assert part.ids == tuple(f"n{row}" for row in rows)
-    content = json.loads(json.dumps(part.to_dict()))
-    assert content["method"] == "pca"
-    assert set(content["points"][0]) == {"id", "label", "x", "y"}
-    assert content["points"][3]["x"] == pytest.approx(float(part.points[3, 0]))
-    with pytest.raises(ShapeError, match="30 codes, 29 ids"):
-        gallery_map(codes, codebooks, ids[1:], labels)

@@ -44,8 +44,6 @@ class DemoResult:
     """What the demo measured.
 
     Attributes:
-        folder: Where the files are.
-        recipe: What was drawn and learned.
         quick: Whether this was the form that only shows that everything works.
         seed: Of the birds and of the training.
         source: What `open_dataset` opens to get the same birds.

@@ -24,16 +24,11 @@ class EpochScores:
     """The last and the best evaluated epoch, always shown together.
 
     The best is picked by the very queries that it is measured on, so alone it would flatter.
-
-    Attributes:
-        last: What the finished model scored.
-        best: The highest of all evaluated epochs; the earlier of equals.
-        evaluated: How many epochs were evaluated.
     """
 
-    last: EpochScore
-    best: EpochScore
-    evaluated: int
+    last: EpochScore  # what the finished model scored
+    best: EpochScore  # of all evaluated epochs; the earlier of equals
+    evaluated: int  # epochs
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain data for JSON; MAP in per cent."""
@@ -56,11 +51,7 @@ def read_rows(run: Path) -> list[dict[str, Any]]:
 
 
 def epoch_scores(rows: Sequence[dict[str, Any]]) -> EpochScores | None:
-    """Pick the last and the best evaluated epoch; None if no epoch was evaluated.
-
-    Args:
-        rows: Of `metrics.jsonl`; evaluated epochs have a "map".
-    """
+    """Pick the last and the best epoch of the rows that have a "map"; None if there is none."""
     scores = [EpochScore(row["epoch"], float(row["map"])) for row in rows if "map" in row]
     if not scores:
         return None

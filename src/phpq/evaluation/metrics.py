@@ -135,9 +135,6 @@ def tie_aware_average_precision(groups: TieGroups) -> Float64Array:
 
     The inner sums are differences of harmonic numbers, so no item is visited.
 
-    Args:
-        groups: A block of ranked queries.
-
     Returns:
         (B,) float64; 0 for a query without relevant items, which a mean must leave out.
     """
@@ -160,9 +157,6 @@ def average_precision_range(groups: TieGroups) -> tuple[Float64Array, Float64Arr
 
         sum_{i=1..r} (R + i) / (s + i) = r + (R - s) (H(s + r) - H(s)).
 
-    Args:
-        groups: A block of ranked queries.
-
     Returns:
         Two arrays (B,) float64; 0 for a query without relevant items.
     """
@@ -180,10 +174,6 @@ def precision_at(groups: TieGroups, cutoffs: Sequence[int]) -> Float64Array:
     """Return the expected share of relevant items among the first N, for each query and N.
 
     The divisor is N even where the gallery is smaller: what is missing is not relevant.
-
-    Args:
-        groups: A block of ranked queries.
-        cutoffs: The values of N, each at least 1.
 
     Returns:
         (B, len(cutoffs)) float64.
@@ -203,10 +193,6 @@ def precision_at_recall(groups: TieGroups, points: int = 11) -> Float64Array:
     largest expected precision of all whole ranks whose expected recall is at least t. Expected
     precision is monotone inside a group, so only the ends of groups and the first rank that
     reaches the level can hold the largest.
-
-    Args:
-        groups: A block of ranked queries.
-        points: Levels, from recall 0 to 1; at least 2.
 
     Returns:
         (B, points) float64; 0 for a query without relevant items.
@@ -279,11 +265,9 @@ def measure(
 
 
 def code_health(codes: CodeArray, codebook_size: int) -> CodeHealth:
-    """Count distinct codes and dead codewords, and measure how evenly the codebooks are used.
+    """Count distinct codes and dead codewords of (N, M) uint8, N at least 1, of K codewords each.
 
-    Args:
-        codes: (N, M) uint8, N at least 1.
-        codebook_size: K.
+    And measure how evenly the codebooks are used.
     """
     check_codes("codes", codes, codebook_size=codebook_size)
     if not len(codes):

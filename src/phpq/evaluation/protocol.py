@@ -40,15 +40,10 @@ _RECALL_POINTS = 101
 
 @dataclass(frozen=True, slots=True, eq=False)
 class LabelledEmbeddings:
-    """Embeddings of labelled images.
+    """Embeddings of labelled images."""
 
-    Attributes:
-        embeddings: (N, D) float32.
-        labels: (N,) int64.
-    """
-
-    embeddings: FloatArray
-    labels: IntArray
+    embeddings: FloatArray  # (N, D) float32
+    labels: IntArray  # (N,) int64
 
     def __post_init__(self) -> None:
         embeddings = check_embeddings("embeddings", self.embeddings)
@@ -102,8 +97,8 @@ def evaluate_float(
     """Measure exhaustive inner-product search over the float embeddings, without codes.
 
     Args:
-        queries: (Q, D) embeddings and labels.
-        gallery: (N, D) embeddings and labels.
+        queries: (Q, D).
+        gallery: (N, D).
         sub_vectors: M; sub-vectors are normalised as the quantizer does it. 1 is cosine, 0 leaves
             the embeddings as they are.
         cutoffs: The N of P@N.
@@ -134,8 +129,8 @@ def evaluate_posthoc_pq(
     queries stay float and are scored by inner product with the decoded rows.
 
     Args:
-        queries: (Q, D) embeddings and labels.
-        gallery: (N, D) embeddings and labels.
+        queries: (Q, D).
+        gallery: (N, D).
         num_codebooks: M.
         codebook_size: K, a power of two up to 256.
         seed: Of the k-means.

@@ -81,12 +81,7 @@ class LabelledGroups:
 
 
 def label_groups(codes: CodeArray, labels: IntArray) -> LabelledGroups:
-    """Group a gallery by distinct code, and count the classes inside each group.
-
-    Args:
-        codes: (N, M) uint8, N at least 1.
-        labels: (N,) integers.
-    """
+    """Group a gallery, (N, M) uint8 with N labels, by distinct code and count classes in each."""
     groups = group_codes(codes)
     return _count_classes(groups, check_labels("gallery_labels", labels, len(codes)))
 
@@ -100,9 +95,6 @@ def rank_codes(
         tables: (Q, M, K) float32, from `Codebooks.lookup_tables`.
         query_labels: (Q,) integers; a gallery row of the same label is relevant.
         gallery: From `label_groups`.
-
-    Yields:
-        Blocks of queries, in order.
     """
     labels = check_labels("query_labels", query_labels, len(tables))
     step = max(1, _BLOCK_SCORES // len(gallery.groups.sizes))
@@ -118,17 +110,7 @@ def rank_embeddings(
     gallery: FloatArray,
     gallery_labels: IntArray,
 ) -> Iterator[TieGroups]:
-    """Rank a gallery by inner product of float embeddings, without ever holding all scores.
-
-    Args:
-        queries: (Q, D) float.
-        query_labels: (Q,) integers.
-        gallery: (N, D) float, N at least 1.
-        gallery_labels: (N,) integers.
-
-    Yields:
-        Blocks of queries, in order.
-    """
+    """Rank a gallery of (N, D) floats by inner product, without ever holding all scores."""
     rows = check_embeddings("gallery", gallery)
     vectors = check_embeddings("queries", queries, rows.shape[1])
     labels = check_labels("query_labels", query_labels, len(vectors))

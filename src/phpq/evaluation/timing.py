@@ -32,10 +32,7 @@ class SearchTiming:
     Attributes:
         code_seconds: Lookup tables, AQD of the distinct codes, top-k.
         float_seconds: Inner products with every gallery row, top-k.
-        queries: Queries of the batch.
-        gallery: Rows of the gallery.
-        distinct_codes: Different codes among them.
-        top_k: Hits per query.
+        distinct_codes: Different codes in the gallery.
         repeats: Timed repeats, after one that warms up.
         threads: Threads numpy's matrix product may use, as set by the environment, else the cores
             this process may run on.
@@ -78,7 +75,7 @@ def time_search(
         codebooks: Of the model.
         num_queries: Queries of the batch.
         top_k: Hits per query.
-        repeats: Timed repeats of each search.
+        repeats: Timed repeats.
         query_norm: "unit" or "raw", see `Codebooks.lookup_tables`.
     """
     rows = check_embeddings("gallery", gallery, codebooks.embedding_dim)
@@ -125,12 +122,7 @@ def time_in_turns(searches: Sequence[Callable[[], object]], repeats: int) -> lis
 
 
 def search_float(queries: FloatArray, gallery: FloatArray, *, top_k: int = 10) -> SearchResult:
-    """Search exhaustively by inner product: one matrix product and a partial sort per block.
-
-    Args:
-        queries: (Q, D) float32.
-        gallery: (N, D) float32.
-        top_k: Hits per query; at most N are returned.
+    """Search (N, D) floats exhaustively: one matrix product and a partial sort per block.
 
     Returns:
         ids (Q, min(k, N)) int64 and scores float32, best first.

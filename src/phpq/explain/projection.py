@@ -2,79 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any
-
 import numpy as np
 from numpy.typing import NDArray
 
 from phpq.codes import CodeArray, Codebooks, FloatArray, IntArray, group_codes
-from phpq.errors import ConfigError, ShapeError
+from phpq.errors import ConfigError
 
 Doubles = NDArray[np.float64]
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class GalleryMap:
-    """Images of a gallery in the plane.
-
-    Attributes:
-        ids: The n images that are shown, in the order of the gallery.
-        labels: Their classes, if they have one.
-        points: (n, 2) float32 in [-1, 1], x to the right and y upwards, both in one scale.
-        method: How the points were found.
-        sampled: Whether the gallery has more images than are shown.
-    """
-
-    ids: tuple[str, ...]
-    labels: tuple[str | None, ...]
-    points: FloatArray
-    method: str
-    sampled: bool
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return plain data for JSON."""
-        rows = zip(self.ids, self.labels, self.points.tolist(), strict=True)
-        points = [{"id": id, "label": label, "x": x, "y": y} for id, label, (x, y) in rows]
-        return {"points": points, "method": self.method, "sampled": self.sampled}
-
-
-def gallery_map(
-    codes: CodeArray,
-    codebooks: Codebooks,
-    ids: Sequence[str],
-    labels: Sequence[str | None],
-    *,
-    limit: int = 2000,
-    seed: int = 0,
-) -> GalleryMap:
-    """Draw a map of a gallery; the same gallery gives the same map.
-
-    For a gallery whose ids and labels are not all in memory: `sample_rows`, read these rows, and
-    `project_codes`.
-
-    Args:
-        codes: (N, M) uint8.
-        codebooks: Those of the codes.
-        ids: N names.
-        labels: N classes, None where there is none.
-        limit: Most points; more images are sampled.
-        seed: Of the sample.
-    """
-    if not len(codes) == len(ids) == len(labels):
-        raise ShapeError(
-            f"{len(codes)} codes, {len(ids)} ids and {len(labels)} labels; expected one id and "
-            "one label (or None) a code."
-        )
-    rows = sample_rows(len(codes), limit=limit, seed=seed)
-    return GalleryMap(
-        ids=tuple(ids[row] for row in rows),
-        labels=tuple(labels[row] for row in rows),
-        points=project_codes(codebooks, codes[rows]),
-        method="pca",
-        sampled=len(rows) < len(codes),
-    )
 
 
 def sample_rows(count: int, *, limit: int, seed: int = 0) -> IntArray:

@@ -54,8 +54,6 @@ class Table:
     caption: str = ""
     strong_row: int | None = None
 
-    kind = "table"
-
     def __post_init__(self) -> None:
         for row in self.rows:
             if len(row) != len(self.columns):
@@ -83,8 +81,6 @@ class Figure:
     wide: bool = False
     file: str = ""
 
-    kind = "figure"
-
     @property
     def data_uri(self) -> str:
         """The picture as an address that holds it."""
@@ -105,8 +101,6 @@ class Note:
     paragraphs: tuple[str, ...]
     as_list: bool = False
 
-    kind = "note"
-
 
 @dataclass(frozen=True, slots=True)
 class Settings:
@@ -114,8 +108,6 @@ class Settings:
 
     title: str
     items: tuple[tuple[str, str], ...]
-
-    kind = "settings"
 
 
 Block = Table | Figure | Note | Settings
@@ -195,6 +187,7 @@ def _render(template: str, **content: Any) -> str:
         trim_blocks=True,
         lstrip_blocks=True,
     )
+    environment.filters["kind"] = lambda block: type(block).__name__
     environment.filters["cell"] = _cell
     environment.filters["markdown_cell"] = lambda value: _cell(value, "").replace("|", r"\|")
     environment.tests["numeric"] = _is_numeric

@@ -155,7 +155,8 @@ def _look(number: int | None, *, alone: bool = False) -> dict[str, Any]:
         "linestyle": "-" if number is None else _DASHES[number // len(_COLOURS) % len(_DASHES)],
         "marker": "o" if number is None else _MARKERS[number % len(_MARKERS)],
         "linewidth": 2.6 if number is None else 1.5,
-        "markersize": (7 if alone else 4.5) + (2.5 if number is None and alone else 0),
+        "markersize": (7.5 if alone else 5.5) + (2.5 if number is None and alone else 0),
+        "markeredgewidth": 0.6,
         "markeredgecolor": "white",
         "zorder": 5 if number is None else 3,
     }
