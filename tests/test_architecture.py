@@ -47,6 +47,7 @@ WITHOUT_TORCH = (
     "gallery",
     "index",
     "recipes",
+    "report",
     "reproduce",
     "serve",
 )

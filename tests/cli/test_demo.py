@@ -11,6 +11,7 @@ from command_line import phpq, refused
 from phpq import demo
 
 
+@pytest.mark.slow
 def test_demo_prints_figures_files_and_what_to_type_next(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -20,6 +20,8 @@ def test_the_table_names_the_three_ways_and_the_report(tmp_path: Path) -> None:
         assert f"{score:.2f}" in outcome.out
     assert "after the last epoch (4); best" in outcome.out
     assert "report.html" in outcome.out
+    assert "served" in outcome.out  # a narrow terminal breaks the heading
+    assert f"{metrics['scores']['codes']['precision_at_1_served']:.2f}" in outcome.out
     assert not (run / "evaluation").exists()
     lowest, highest = metrics["scores"]["codes"]["map_range"]
     assert f"MAP from {lowest:.2f} to {highest:.2f}" in outcome.out

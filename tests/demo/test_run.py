@@ -17,6 +17,8 @@ from phpq.demo import run as module
 from phpq.evaluation import evaluate_codes, evaluate_float, evaluate_posthoc_pq
 from phpq.evaluation.protocol import LabelledEmbeddings
 
+pytestmark = pytest.mark.slow  # two trainings
+
 
 @pytest.fixture(scope="module")
 def result(tmp_path_factory: pytest.TempPathFactory) -> DemoResult:

@@ -121,14 +121,6 @@ def test_narrow_figures_share_a_row() -> None:
     assert section.rows == ((narrow, narrow), (wide,), (narrow,), (note,), (narrow,))
 
 
-@pytest.mark.parametrize(
-    ("start", "media_type"),
-    [(PNG, "png"), (b"\xff\xd8\xff\xe0", "jpeg"), (b"<?xml ", "svg+xml"), (b"\n<svg>", "svg+xml")],
-)
-def test_pictures_are_known_by_their_bytes(start: bytes, media_type: str) -> None:
-    assert Figure(start, "x").data_uri.startswith(f"data:image/{media_type};base64,")
-
-
 def test_bad_blocks_are_refused() -> None:
     with pytest.raises(FormatError, match="The figure 'plot' starts with b'GIF89a'"):
         render_html(Report("t", (Section("s", (Figure(b"GIF89a", "plot"),)),)))

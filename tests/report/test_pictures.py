@@ -101,7 +101,7 @@ def test_long_names_fit_their_tile() -> None:
         assert len(lines) <= 2
         assert all(font.getlength(line) <= 64 for line in lines)
     assert _wrap("two words", width=400, font=font) == ["two words"]
-    assert _wrap("Supercalifragilisticexpialidocious", width=64, font=font)[0].endswith("…")
+    assert _wrap("Supercalifragilisticexpialidocious", width=64, font=font)[-1].endswith("…")
 
 
 def test_queries_are_spread_over_the_classes() -> None:

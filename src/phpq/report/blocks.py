@@ -8,6 +8,7 @@ to its pictures.
 from __future__ import annotations
 
 import base64
+import itertools
 import re
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -20,13 +21,7 @@ from phpq.files import write_text
 
 Cell = str | int | float | None
 _MISSING = "\N{EN DASH}"
-
-_SIGNATURES = (
-    (b"\x89PNG\r\n\x1a\n", "image/png"),
-    (b"\xff\xd8\xff", "image/jpeg"),
-    (b"<?xml", "image/svg+xml"),
-    (b"<svg", "image/svg+xml"),
-)
+_PNG = b"\x89PNG\r\n\x1a\n"
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +63,7 @@ class Figure:
     """A picture with a caption.
 
     Attributes:
-        image: The bytes of a PNG, JPEG or SVG.
+        image: The bytes of a PNG.
         alt: What it shows, for those who do not see it.
         caption: A sentence below it.
         wide: Wider than the text: on a small screen it scrolls sideways and keeps its size.
@@ -84,14 +79,12 @@ class Figure:
     @property
     def data_uri(self) -> str:
         """The picture as an address that holds it."""
-        start = self.image.lstrip()[:16]
-        for signature, media_type in _SIGNATURES:
-            if start.startswith(signature):
-                return f"data:{media_type};base64,{base64.b64encode(self.image).decode('ascii')}"
-        raise FormatError(
-            f"The figure {self.alt!r} starts with {start!r}; expected a PNG, JPEG or SVG. "
-            "Give the bytes of the picture file."
-        )
+        if not self.image.startswith(_PNG):
+            raise FormatError(
+                f"The figure {self.alt!r} starts with {self.image[:16]!r}; expected a PNG. "
+                "Give the bytes of the picture file."
+            )
+        return f"data:image/png;base64,{base64.b64encode(self.image).decode('ascii')}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,11 +118,9 @@ class Section:
     def rows(self) -> tuple[tuple[Block, ...], ...]:
         """The blocks as they are laid out: narrow figures that follow each other share a row."""
         rows: list[tuple[Block, ...]] = []
-        for block in self.blocks:
-            if rows and _shares_row(rows[-1][-1]) and _shares_row(block):
-                rows[-1] = (*rows[-1], block)
-            else:
-                rows.append((block,))
+        for shared, run in itertools.groupby(self.blocks, _shares_row):
+            together = tuple(run)
+            rows += [together] if shared else [(block,) for block in together]
         return tuple(rows)
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import io
+import textwrap
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -183,24 +184,11 @@ def _draw_name(draw: Any, name: str, corner: tuple[int, int], *, width: int, fon
 
 def _wrap(text: str, *, width: int, font: Any) -> list[str]:
     """Break a name into at most _LINES lines that fit; what is too long ends in an ellipsis."""
-    lines: list[str] = []
-    words = text.split()
-    while words and len(lines) < _LINES:
-        line = words.pop(0)
-        while words and font.getlength(f"{line} {words[0]}") <= width:
-            line = f"{line} {words.pop(0)}"
-        if len(lines) + 1 == _LINES and words:
-            line = " ".join([line, *words])
-        lines.append(_shorten(line, width=width, font=font))
-    return lines
-
-
-def _shorten(line: str, *, width: int, font: Any) -> str:
-    if font.getlength(line) <= width:
-        return line
-    while line and font.getlength(f"{line}…") > width:
-        line = line[:-1]
-    return f"{line.rstrip()}…"
+    for letters in range(width, 0, -1):
+        lines = textwrap.wrap(text, letters, max_lines=_LINES, placeholder="…")
+        if all(font.getlength(line) <= width for line in lines):
+            return lines
+    return []
 
 
 @functools.cache

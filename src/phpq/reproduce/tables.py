@@ -68,16 +68,10 @@ def _row(
     theirs: PaperTable | None,
     learned: bool | None,
 ) -> dict[str, Any]:
-    """Return a row as it is printed: a row of the plan, read in one of two ways.
+    """Return a row as it is printed.
 
-    Args:
-        plan: What was asked for.
-        target: A table of it.
-        row: Of the plan.
-        records: Of finished cells.
-        theirs: The paper's table.
-        learned: Whether to read the database that was learned from labels; None where the method
-            has no such thing.
+    A method that learns its database from labels has two: with `learned` True the figures of that
+    database are read, with False those of an encoded one. For other methods it is None.
     """
     recipe = RECIPES[row.method]
     name, title = row.name, row.title
