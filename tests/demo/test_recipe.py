@@ -1,4 +1,4 @@
-"""The recipes: what is drawn, and settings that do not hang on tuned defaults."""
+"""The recipes: what is drawn, and settings that do not depend on tuned defaults."""
 
 from __future__ import annotations
 

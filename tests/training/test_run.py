@@ -12,7 +12,7 @@ from phpq.errors import ConfigError
 from phpq.evaluation.history import read_rows
 from phpq.model import load
 from phpq.recipes import classifier_config
-from phpq.training import SilentReporter, Trainer, build_trainer, learn_backbone
+from phpq.training import SilentReporter, Trainer, build_trainer, learn_backbone, run
 from phpq.training.state import STATE
 from tiny_runs import tiny_birds, tiny_config, tiny_train
 
@@ -89,3 +89,12 @@ def test_codes_that_are_fitted_last_are_not_called_collapsing(tmp_path: Path) ->
     bits = ("quantizer.codebook_size=256", "quantizer.num_codebooks=2", "quantizer.kappa=5")
     tiny_train(tmp_path, tiny_config("method.name=lsh", "training.epochs=2", *bits))
     assert [row["collapsing"] for row in read_rows(tmp_path)] == [False, False]
+
+
+def test_a_machine_without_matplotlib_trains_all_the_same(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(run, "find_spec", lambda name: None)
+    tiny_train(tmp_path, tiny_config("training.epochs=1"))
+    assert len(read_rows(tmp_path)) == 1
+    assert not (tmp_path / "training.png").exists()
