@@ -78,10 +78,7 @@ def describe_dataset(
 ) -> dict[str, Any]:
     """Return the classes and sizes of a data set.
 
-    Args:
-        dataset: Opened.
-        check_images: Decode every image and name those that cannot be read.
-        progress: Called with (what is done, images done, images in all).
+    With `check_images` every image is decoded, and those that cannot be read are named.
     """
     sizes = dataset.train.class_sizes()
     smallest = int(sizes.argmin())

@@ -21,9 +21,7 @@ UNFINISHED = ".unfinished"  # inside the folder, so that moving what is complete
 def workshop(folder: Path, *, mark: str) -> Iterator[Path]:
     """Yield an empty folder inside `folder` that is gone afterwards, whatever happens.
 
-    Args:
-        folder: New, empty, or that of an earlier demo; made if need be.
-        mark: Name of the JSON file by which an earlier demo is known.
+    `folder` is new, empty, or that of an earlier demo, known by a JSON file of the name `mark`.
     """
     _check(folder, mark)
     unfinished, existed = folder / UNFINISHED, folder.is_dir()

@@ -122,6 +122,11 @@ def _figure(plan: Plan, name: str, image: bytes, alt: str) -> Figure:
     return Figure(image, alt=alt, wide=True, file=f"figures/{name}-{plan.subject.name}.png")
 
 
+def _figure_section(plan: Plan, target: str, blocks: list[Any]) -> Section:
+    lead = f"Seed {plan.seeds[0]}, last epoch. {RECONSTRUCTED}: our reconstruction."
+    return Section(TITLES[target], tuple(blocks), lead=lead)
+
+
 def _alpha_figure(plan: Plan, table: Mapping[str, Any]) -> list[Figure]:
     bits = max(plan.bits)
     curves: dict[str, dict[float, float]] = {}
@@ -161,13 +166,8 @@ def _curves(plan: Plan, records: Records) -> Made:
             title: {f"{n:g}": round(value, 2) for n, value in points.items()}
             for title, points in curves.items()
         }
-        image = plot_curves(
-            curves,
-            title=f"{bits} bits",
-            labels=("N", "precision, %"),
-            strong="PHPQ",
-            wide=True,
-        )
+        labels = ("N", "precision, %")
+        image = plot_curves(curves, title=f"{bits} bits", labels=labels, strong="PHPQ", wide=True)
         alt = f"Precision of the first N hits against N, {bits} bits"
         blocks.append(_figure(plan, f"pn-curves-{bits}", image, alt))
     content = {
@@ -177,11 +177,6 @@ def _curves(plan: Plan, records: Records) -> Made:
         "precision_at": data,
     }
     return content, _figure_section(plan, "pn-curves", blocks)
-
-
-def _figure_section(plan: Plan, target: str, blocks: list[Any]) -> Section:
-    lead = f"Seed {plan.seeds[0]}, last epoch. {RECONSTRUCTED}: our reconstruction."
-    return Section(TITLES[target], tuple(blocks), lead=lead)
 
 
 def _efficiency(plan: Plan, timed: dict[str, Any]) -> Made:

@@ -48,16 +48,13 @@ def standing_lines(table: Data) -> list[str]:
     for bits, standing in table.get("standing", {}).items():
         if standing["phpq"] is None:
             continue
-        text = f"{bits} bits: PHPQ is the best row: "
-        if standing["phpq_is_best"]:
-            text += f"yes ({standing['phpq']:.2f})."
-        else:
-            above = [
-                f"{one['title']} ({one['map']:.2f}{marks.get(one['title'], '')})"
-                for one in standing["beaten_by"]
-            ]
-            text += f"no ({standing['phpq']:.2f}); above it: {', '.join(above)}."
-        lines.append(text)
+        above = ", ".join(
+            f"{one['title']} ({one['map']:.2f}{marks.get(one['title'], '')})"
+            for one in standing["beaten_by"]
+        )
+        answer = f"{'no' if above else 'yes'} ({standing['phpq']:.2f})"
+        above = f"; above it: {above}" if above else ""
+        lines.append(f"{bits} bits: PHPQ is the best row: {answer}{above}.")
     return lines
 
 
