@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from phpq.reproduce.grid import Cell, Plan, make_plan, recorded_config
+from phpq.reproduce.grid import Cell, GridPlan, make_plan, recorded_config
 from phpq.reproduce.runner import GridResult
 from phpq.reproduce.store import Store
 from phpq.reproduce.subject import Subject, open_subject
@@ -34,18 +34,18 @@ def tiny_plan(
     bits: tuple[int, ...] = (16,),
     seeds: tuple[int, ...] = (0,),
     subject: Subject | None = None,
-) -> Plan:
+) -> GridPlan:
     """Return a plan on the birds."""
     return make_plan(subject or tiny_subject(), target, bits=bits, seeds=seeds, methods=methods)
 
 
-def cub_plan(target: str, *methods: str, bits: tuple[int, ...] = (16,)) -> Plan:
+def cub_plan(target: str, *methods: str, bits: tuple[int, ...] = (16,)) -> GridPlan:
     """Return a plan that takes the birds for CUB, for the paper's numbers beside ours."""
     subject = replace(tiny_subject(), name="cub200")
     return tiny_plan(target, *methods, bits=bits, seeds=(0, 1, 2), subject=subject)
 
 
-def tiny_place(plan: Plan, folder: Path) -> Workplace:
+def tiny_place(plan: GridPlan, folder: Path) -> Workplace:
     """Return a workplace on the CPU."""
     store = Store(folder)
     store.prepare()
@@ -53,7 +53,7 @@ def tiny_place(plan: Plan, folder: Path) -> Workplace:
     return Workplace(store, subject.source, subject.facts(), "cpu", store.pixels, commit="abc")
 
 
-def made_up_record(cell: Cell, plan: Plan, score: float, **more: Any) -> dict[str, Any]:
+def made_up_record(cell: Cell, plan: GridPlan, score: float, **more: Any) -> dict[str, Any]:
     """Return a record as `run_cell` writes it, with a MAP that is made up."""
     return {
         "format": 1,
@@ -77,7 +77,7 @@ def made_up_record(cell: Cell, plan: Plan, score: float, **more: Any) -> dict[st
     } | more
 
 
-def made_up_records(plan: Plan, scores: dict[str, float]) -> dict[str, dict[str, Any]]:
+def made_up_records(plan: GridPlan, scores: dict[str, float]) -> dict[str, dict[str, Any]]:
     """Return records for the rows (by name) that have a score; a seed s adds s to it."""
     cells = {cell.key: cell for cell in plan.cells}
     records = {}
@@ -94,11 +94,11 @@ GRID_METHODS = ("pq", "itq", "adsh", "pqn", "orthohash", "phpq")
 class Finished:
     """A grid that was run in this process."""
 
-    plan: Plan
+    plan: GridPlan
     place: Workplace
     result: GridResult
     said: list[str]
 
-    def planned(self, target: str) -> Plan:
+    def planned(self, target: str) -> GridPlan:
         """Return the plan of another table or figure over the same cells."""
         return make_plan(self.plan.subject, target, bits=(16,), seeds=(0,), methods=GRID_METHODS)

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from multiprocessing.reduction import ForkingPickler
 
 import pytest
 
@@ -8,7 +9,7 @@ from made_up_grids import tiny_plan, tiny_subject
 from phpq.config import override, to_dict
 from phpq.errors import ConfigError
 from phpq.recipes import RECIPES
-from phpq.reproduce.grid import Cell, make_plan, recorded_config, same_settings
+from phpq.reproduce.grid import make_plan, recorded_config, same_settings
 
 
 def test_cells_that_tables_share_are_planned_once() -> None:
@@ -107,7 +108,20 @@ def test_codes_are_kept_of_methods_with_the_first_seed() -> None:
 
 def test_a_cell_survives_the_way_to_a_worker() -> None:
     for cell in tiny_plan("all").cells:
-        assert Cell.from_dict(cell.to_dict()) == cell
+        assert ForkingPickler.loads(ForkingPickler.dumps(cell)) == cell
+
+
+def test_cells_of_a_method_do_not_start_together() -> None:
+    """The first one fills the compiler's cache for those that come later."""
+    plan = tiny_plan("table1", "dpsh", "phpq", "csq", "lsh", bits=(16, 32))
+    names = [cell.key.rpartition("-seed")[0] for cell in plan.cells]
+    assert names == [
+        *("features-finetuned", "features-imagenet"),
+        *("phpq-32bits", "csq-32bits", "dpsh-32bits"),
+        *("phpq-16bits", "csq-16bits", "dpsh-16bits"),
+        *names[-4:],
+    ]
+    assert all(name.startswith("lsh-") for name in names[-4:])
 
 
 def test_settings_are_compared_not_machines() -> None:

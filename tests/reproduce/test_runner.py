@@ -1,144 +1,113 @@
-"""Most tests here use a worker that learns nothing: a few lines of Python that obey a script."""
+"""Most tests run cells that learn nothing (`puppet_cells`), in processes where that matters."""
 
 from __future__ import annotations
 
-import io
 import os
+import signal
+import subprocess
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
+import puppet_cells
 from made_up_grids import Finished, made_up_record, tiny_place, tiny_plan, tiny_subject
-from phpq.reproduce import compiling, runner
-from phpq.reproduce.grid import Plan
-from phpq.reproduce.runner import GridResult, collect, run_plan
-from phpq.reproduce.sharing import MPS_SHARE
+from phpq.reproduce import runner
+from phpq.reproduce.grid import Cell, GridPlan
+from phpq.reproduce.runner import MPS_SHARE, Compiling, GridResult, attempt, collect, run_plan
 from phpq.reproduce.workplace import Workplace
-
-# Dies at cells that are named in the file "deadly", once for each time they are named there. Cells
-# last until as many codes are compiled as the file "patience" says.
-PUPPET = """
-import json, os, pathlib, sys, time
-place = json.loads(sys.stdin.readline())["place"]
-folder = pathlib.Path(place["folder"])
-for line in sys.stdin:
-    job = json.loads(line)
-    answer = {"record": None}
-    if "cell" in job:
-        cell = job["cell"]
-        deadly = folder / "deadly"
-        names = deadly.read_text().split() if deadly.exists() else []
-        with (folder / "order").open("a") as order:
-            order.write(cell["key"] + "\\n")
-        with (folder / "compiled").open("a") as told:
-            told.write(cell["key"] + " " + str(job["compiled"]) + "\\n")
-        patience = folder / "patience"
-        until = time.time() + 20
-        while patience.exists() and time.time() < until:
-            if (folder / "order").read_text().count("compile:") >= int(patience.read_text()):
-                break
-            time.sleep(0.02)
-        named = [name for name in names if cell["key"].startswith(name)]
-        if named:
-            names.remove(named[0])
-            deadly.write_text(" ".join(names))
-            os.kill(os.getpid(), 9)
-        if cell["config"]["method"]["name"] == "dsh":
-            answer = {"error": "ConfigError: no", "again": False}
-        else:
-            answer = {"record": {"key": cell["key"], "map": 50.0, "seconds": {"all": 2.0}}}
-    elif "compile" in job:
-        if (folder / "no compiler").exists():
-            answer = {"error": "RuntimeError: no compiler", "again": False}
-        if (folder / "deadly compiler").exists():
-            with (folder / "order").open("a") as order:
-                order.write("compile:" + job["compile"]["key"] + "\\n")
-            os.kill(os.getpid(), 9)
-    else:
-        (folder / "decoded").write_text(str(len(job["decode"])))
-    sys.stdout.write(json.dumps(answer) + "\\n")
-    sys.stdout.flush()
-    if "compile" in job:
-        time.sleep(0.2)  # the runner knows before any cell does
-        with (folder / "order").open("a") as order:
-            order.write("compile:" + job["compile"]["key"] + "\\n")
-"""
-
-Run = Callable[..., GridResult]
 
 
 @pytest.fixture
 def puppets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setattr(runner, "WORKER", (sys.executable, "-c", PUPPET))
+    monkeypatch.setattr(runner, "attempt", puppet_cells.attempt)
+    monkeypatch.setattr(runner, "load_libraries", puppet_cells.load_nothing)
+    monkeypatch.setenv("OMP_NUM_THREADS", "here")
     return tmp_path
 
 
-def run(plan: Plan, folder: Path, processes: int = 2) -> tuple[GridResult, list[str]]:
+def run(plan: GridPlan, folder: Path, processes: int = 0) -> tuple[GridResult, list[str]]:
     said: list[str] = []
     result = run_plan(plan, tiny_place(plan, folder), processes=processes, say=said.append)
     return result, said
 
 
-def test_all_cells_are_run_once(puppets: Path) -> None:
+def told(folder: Path) -> list[list[str]]:
+    """Return key, process, whether it compiles and threads of each cell, as they started."""
+    return [line.split() for line in (folder / "told").read_text("utf-8").splitlines()]
+
+
+@pytest.mark.parametrize("processes", [0, 2])
+def test_all_cells_are_run_once(
+    puppets: Path, capfd: pytest.CaptureFixture[str], processes: int
+) -> None:
     plan = tiny_plan("table1", "dpsh", "hashnet", "phpq", "lsh", bits=(16, 32))
-    result, said = run(plan, puppets)
+    result, said = run(plan, puppets, processes)
     assert sorted(result.ran) == sorted(cell.key for cell in plan.cells)
-    assert sorted((puppets / "order").read_text().split()) == sorted(result.ran)
+    assert sorted(key for key, *_ in told(puppets)) == sorted(result.ran)
     assert result.cell_seconds == 2.0 * len(plan.cells)
     assert result.seconds > 0
     assert not result.failed
     assert len(said) == len(plan.cells) + 1
-    # Cells of stored features need no images.
-    assert (puppets / "decoded").read_text() == str(3 * 2 + 2)
+    # This process has written down what the others found.
+    assert set(tiny_place(plan, puppets).store.read_records()) == set(result.ran)
+    ids = {process for _, process, *_ in told(puppets)}
+    assert (ids == {str(os.getpid())}) is (processes == 0)
+    assert len(ids) <= max(1, processes)
+    assert os.environ["OMP_NUM_THREADS"] == "here"
+    if processes:  # libraries there got their limit before they were loaded, and stdout stays clean
+        threads = str(max(1, (os.cpu_count() or 1) // processes))
+        assert {threads for *_, threads in told(puppets)} == {threads}
+        assert "a library prints" not in capfd.readouterr().out
 
 
 def test_shallow_cells_wait_for_their_features(puppets: Path) -> None:
     plan = tiny_plan("table1", "lsh", "sh", bits=(16, 32), seeds=(0, 1))
-    run(plan, puppets, processes=3)
-    order = (puppets / "order").read_text().split()
+    run(plan, puppets, processes=2)
+    order = [key for key, *_ in told(puppets)]
     for cell in plan.cells:
         if cell.features:
             assert order.index(cell.features) < order.index(cell.key)
 
 
 def test_a_cell_that_fails_does_not_stop_the_others(puppets: Path) -> None:
-    result, said = run(tiny_plan("table1", "dpsh", "dsh", "phpq"), puppets)
+    plan = tiny_plan("table1", "dpsh", "dsh", "phpq")
+    result, said = run(plan, puppets)
     assert len(result.ran) == 2
     ((key, error),) = result.failed.items()
     assert key.startswith("dsh-")
     assert error == "ConfigError: no"
     assert any("dsh, 16 bits, seed 0: failed" in line and "logs" in line for line in said)
+    store = tiny_place(plan, puppets).store
+    record = store.read_records()[key]
+    assert (record["status"], record["error"]) == ("failed", error)
+    assert store.log_path(key).read_text() == "Traceback: no"
 
 
 def test_the_cell_of_a_killed_worker_is_tried_once_more(puppets: Path) -> None:
     (puppets / "deadly").write_text("phpq")
-    result, said = run(tiny_plan("table1", "dpsh", "phpq"), puppets)
-    assert len(result.ran) == 2
+    result, said = run(tiny_plan("table1", "dpsh", "phpq", "pqn", "csq"), puppets, processes=2)
+    assert len(result.ran) == 4
     assert not result.failed
-    assert any("killed by signal 9; it is tried once more" in line for line in said)
+    # Nobody else's cell was lost.
+    assert sorted(key.partition("-")[0] for key, *_ in told(puppets)) == [
+        *("csq", "dpsh", "phpq", "phpq", "pqn")
+    ]
+    assert sum("was killed" in line and "it is tried once more" in line for line in said) == 1
 
 
 def test_a_cell_that_kills_its_worker_twice_has_failed(puppets: Path) -> None:
-    (puppets / "deadly").write_text("phpq phpq")
-    plan = tiny_plan("table1", "dpsh", "phpq")
-    result, _ = run(plan, puppets, processes=1)
-    assert [key.partition("-")[0] for key in result.ran] == ["dpsh"]
-    assert list(result.failed.values()) == ["the worker process was killed by signal 9"]
-    record = tiny_place(plan, puppets).store.read(next(iter(result.failed)))
-    assert record is not None
-    assert record["status"] == "failed"
-
-
-def test_without_features_their_cells_are_given_up(puppets: Path) -> None:
     (puppets / "deadly").write_text("features-finetuned features-finetuned")
     plan = tiny_plan("table1", "sh")
     result, _ = run(plan, puppets, processes=1)
-    assert len(result.failed) == 2
-    assert any("what it starts from failed" in error for error in result.failed.values())
     assert len(result.ran) == 2  # those on ImageNet features
+    (first, second) = (result.failed[key] for key in sorted(result.failed))
+    assert first == runner.DIED
+    assert second == f"what it starts from failed: {runner.DIED}"
+    records = tiny_place(plan, puppets).store.read_records()
+    assert {records[key]["status"] for key in result.failed} == {"failed"}
 
 
 def test_finished_cells_are_not_run_again(puppets: Path) -> None:
@@ -148,7 +117,7 @@ def test_finished_cells_are_not_run_again(puppets: Path) -> None:
     place.store.write_record(made_up_record(done, plan, 42.0))
     result, said = run(plan, puppets)
     assert result.reused == [done.key]
-    assert done.key not in (puppets / "order").read_text()
+    assert done.key not in [key for key, *_ in told(puppets)]
     assert result.records[done.key]["map"] == 42.0
     assert "1 are there, 3 to run" in said[0]
 
@@ -177,23 +146,69 @@ def test_without_faiss_some_cells_are_left(puppets: Path, monkeypatch: pytest.Mo
     assert "2 left for later (faiss is not installed here" in said[0]
 
 
-def test_ctrl_c_keeps_what_is_done(puppets: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_images_that_cannot_be_decoded(puppets: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(cells: list[Cell], place: Workplace) -> None:
+        assert {cell.kind for cell in cells} == {"features"}  # fitting needs no images
+        raise OSError("no disk")
+
+    monkeypatch.setattr(runner, "decode_once", fail)
+    result, said = run(tiny_plan("table1", "lsh"), puppets)
+    assert said[1] == "decoding failed: OSError: no disk"
+    assert len(result.ran) == 4  # each cell shows by itself what it can do
+
+
+def is_alive(process: str) -> bool:
+    try:
+        os.kill(int(process), 0)
+    except ProcessLookupError:
+        return False
+    return True
+
+
+def wait_until(true: Callable[[], bool]) -> None:
+    end = time.monotonic() + 30
+    while not true():
+        assert time.monotonic() < end
+        time.sleep(0.01)
+
+
+def test_ctrl_c_keeps_what_is_done(puppets: Path) -> None:
+    (puppets / "hold-phpq").touch()  # this one never ends by itself
     plan = tiny_plan("table1", "dpsh", "hashnet", "phpq")
-    crews: list[Any] = []
-    wait = runner._Crew.wait
+    place = tiny_place(plan, puppets)
 
-    def interrupted(self: Any) -> Any:
-        crews.append(self)
-        if len(crews) == 3:
+    def interrupt(line: str) -> None:
+        if "[2/3]" in line:
+            wait_until(lambda: len(told(puppets)) == 3)
             raise KeyboardInterrupt
-        return wait(self)
 
-    monkeypatch.setattr(runner._Crew, "wait", interrupted)
     with pytest.raises(KeyboardInterrupt):
-        run(plan, puppets)
-    crew = crews[0]
-    assert not any(worker.alive for worker in (*crew.idle, *crew.busy))
-    assert len((puppets / "order").read_text().split()) >= 1
+        run_plan(plan, place, processes=2, say=interrupt)
+    assert len(place.store.read_records()) == 2
+    assert not any(is_alive(process) for _, process, *_ in told(puppets))
+
+
+def test_workers_end_with_a_killed_parent(puppets: Path) -> None:
+    (puppets / "hold-phpq").touch()
+    code = f"""
+import sys; sys.path[:0] = {sys.path!r}
+from pathlib import Path
+import puppet_cells
+from made_up_grids import tiny_place, tiny_plan
+from phpq.reproduce import runner
+if __name__ == "__main__":
+    runner.attempt, runner.load_libraries = puppet_cells.attempt, puppet_cells.load_nothing
+    plan = tiny_plan("table1", "phpq")
+    runner.run_plan(plan, tiny_place(plan, Path({str(puppets)!r})), processes=1, say=print)
+"""
+    script = puppets / "script.py"
+    script.write_text(code)
+    parent = subprocess.Popen([sys.executable, script], stdout=subprocess.DEVNULL)
+    wait_until(lambda: (puppets / "told").exists() and len(told(puppets)) == 1)
+    parent.send_signal(signal.SIGKILL)
+    parent.wait()
+    ((_, process, *_),) = told(puppets)
+    wait_until(lambda: not is_alive(process))
 
 
 def test_in_this_process(finished: Finished) -> None:
@@ -211,94 +226,120 @@ def test_real_workers_do_the_same_as_this_process(
 ) -> None:
     monkeypatch.setattr(os, "cpu_count", lambda: 1)  # as many threads as here: sums round alike
     plan = tiny_plan("table1", "orthohash", subject=tiny_subject(epochs=2))
-    place: Workplace = tiny_place(plan, tmp_path)
-    result = run_plan(plan, place, processes=1, say=lambda text: None)
+    result, _ = run(plan, tmp_path, processes=1)
     (key,) = result.ran
     expected = finished.result.records[key]
     for name in ("map", "by_epoch", "precision_at", "losses"):
         assert result.records[key][name] == pytest.approx(expected[name]), name
 
 
-@pytest.fixture
-def compiler(puppets: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setattr(compiling, "can_compile", lambda device: True)
-    monkeypatch.setattr(compiling, "IMAGES_TO_COMPILE", 1)
-    return puppets
+def test_a_failing_cell_is_an_answer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    plan = tiny_plan("table1", "orthohash", subject=tiny_subject("model.backbone=no_such_net"))
+    place = tiny_place(plan, tmp_path)
+    answer = attempt(plan.cells[0], place)
+    assert "no_such_net" in answer["error"]
+    assert answer["again"] is False
+    assert "Traceback" in answer["log"]
+
+    class CompilerError(Exception):
+        __module__ = "torch._inductor.exc"
+
+    for error in (RuntimeError("CUDA out of memory. Tried ..."), MemoryError(), CompilerError()):
+
+        def fail(*_: object, error: Exception = error) -> None:
+            raise error
+
+        monkeypatch.setattr(runner, "run_cell", fail)
+        assert attempt(plan.cells[0], place)["again"] is True
 
 
-def told(folder: Path) -> list[str]:
-    """Return whether cells were told to compile, in the order in which they started."""
-    return [line.split()[1] for line in (folder / "compiled").read_text().splitlines()]
-
-
-def test_one_by_one_all_cells_are_told_to_compile(compiler: Path) -> None:
-    result, _ = run(tiny_plan("table1", "dpsh", "hashnet", "phpq"), compiler, processes=1)
-    assert told(compiler) == ["True"] * 3
-    assert "compile" not in (compiler / "order").read_text()
-    assert len(result.ran) == 3
-
-
-def test_at_once_a_further_process_compiles_first(compiler: Path) -> None:
-    (compiler / "patience").write_text("2")
-    plan = tiny_plan("table1", "dpsh", "phpq", bits=(16, 32, 48, 64))
-    result, said = run(plan, compiler)
-    assert len(result.ran) == len(plan.cells)
-    assert len(said) == len(plan.cells) + 1
-    order = (compiler / "order").read_text().split()
-    compiled = [line for line in order if line.startswith("compile:")]
-    assert sorted(line[8:].partition("-")[0] for line in compiled) == ["dpsh", "phpq"]
-    # The first two start when nothing is compiled yet.
-    assert told(compiler) == ["False"] * 2 + ["True"] * (len(plan.cells) - 2)
-
-
-def test_cells_that_await_their_code_let_others_go_first(compiler: Path) -> None:
-    plan = tiny_plan("table1", "dpsh", "phpq", bits=(16, 32, 48, 64))
-    place = tiny_place(plan, compiler)
-    going = runner._Run(plan.cells, place, GridResult(), print, processes=2)
-    order = [cell.config.method.name for cell in plan.cells]
-    begun = [going._next(), going._next()]
-    assert begun == list(plan.cells[:2])
-    (first, second) = (cell.config.method.name for cell in going.compiling.beforehand)
-    going.compiling.ended(well=True)
-    rest = []
-    while (cell := going._next()) is not None:
-        rest.append(cell.config.method.name)
-    assert rest == [first] * order[2:].count(first) + [second] * order[2:].count(second)
-
-
-@pytest.mark.parametrize("trouble", ["no compiler", "deadly compiler"])
-def test_without_a_compiler_cells_go_without(compiler: Path, trouble: str) -> None:
-    (compiler / trouble).touch()
-    (compiler / "patience").write_text("2")
-    plan = tiny_plan("table1", "dpsh", "phpq", bits=(16, 32, 48, 64), seeds=(0, 1))
-    result, said = run(plan, compiler)
-    assert len(result.ran) == len(plan.cells)
-    assert not result.failed
-    assert set(told(compiler)) == {"False"}
-    failed = [line for line in said if line.startswith("compiling for ")]
-    assert len(failed) == 2
-    reason = "no compiler" if trouble == "no compiler" else "killed by signal 9"
-    assert all(reason in line for line in failed)
-
-
-def test_workers_get_their_share_of_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("processes", "chosen", "share"),
+    [(1, None, None), (2, None, "100"), (4, None, "60"), (8, "50", "50"), (999, None, "1")],
+)
+def test_processes_share_a_gpu(
+    monkeypatch: pytest.MonkeyPatch, processes: int, chosen: str | None, share: str | None
+) -> None:
     monkeypatch.delenv(MPS_SHARE, raising=False)
-    seen: list[dict[str, str]] = []
+    if chosen is not None:
+        monkeypatch.setenv(MPS_SHARE, chosen)
+    with runner._workers(processes, "cuda"):
+        assert os.environ.get(MPS_SHARE) == share
+    assert os.environ.get(MPS_SHARE) == chosen
 
-    class Process:
-        stdin = io.StringIO()
 
-    def start(words: object, *, env: dict[str, str], **_: object) -> Process:
-        seen.append(env)
-        return Process()
+EPOCHS, SHARE = 6, "method.classifier_share=0.33"
 
-    monkeypatch.setattr("subprocess.Popen", start)
+
+@pytest.fixture
+def gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Stand for a machine with a GPU and a compiler; any number of images is enough."""
+    monkeypatch.setenv("CC", "cc")
+    monkeypatch.setattr(runner, "find_spec", lambda name: object())
+    monkeypatch.setattr(runner, "IMAGES_TO_COMPILE", 1)
+
+
+def compiling(plan: GridPlan, folder: Path, device: str = "cuda") -> Compiling:
+    place = tiny_place(plan, folder)
+    return Compiling(plan.cells, Workplace(place.store, "", place.facts, device, place.cache))
+
+
+@pytest.mark.usefixtures("gpu")
+def test_the_first_cell_of_a_method_compiles_for_the_later_ones(tmp_path: Path) -> None:
+    plan = tiny_plan("table1", "phpq", "dpsh", bits=(16, 32))
+    rule = compiling(plan, tmp_path)
+    first, second = (cell for cell in plan.cells if cell.config.method.name == "phpq")
+    other = next(cell for cell in plan.cells if cell.config.method.name == "dpsh")
+    assert rule.compiles(first, {})
+    assert not rule.compiles(second, {})
+    assert rule.compiles(other, {})
+    assert rule.compiles(second, {first.key})
+
+
+@pytest.mark.usefixtures("gpu")
+def test_what_does_not_learn_does_not_compile(tmp_path: Path) -> None:
+    plan = tiny_plan("table1", "lsh", "dpsh", subject=tiny_subject(SHARE, epochs=EPOCHS))
+    rule = compiling(plan, tmp_path)
+    first = [cell.key for cell in plan.cells if rule.compiles(cell, {})]
+    assert [key.partition("-")[0] for key in first] == ["backbone", "dpsh"]
+    every = {cell.key for cell in plan.cells}
+    names = [cell.key.rpartition("-seed")[0] for cell in plan.cells if rule.compiles(cell, every)]
+    assert names == ["backbone", "features-finetuned", "dpsh-16bits"]
+
+
+@pytest.mark.usefixtures("gpu")
+def test_a_small_grid_does_not_compile(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    plan = tiny_plan("table1", "phpq", "dpsh", subject=tiny_subject(SHARE, epochs=EPOCHS))
+    # Two epochs of the classifier, and the other four of each method.
+    images = plan.subject.gallery * (2 + 4 + 4)
+    for enough, expected in ((images, True), (images + 1, False)):
+        monkeypatch.setattr(runner, "IMAGES_TO_COMPILE", enough)
+        assert compiling(plan, tmp_path).compiles(plan.cells[0], {}) is expected
+
+
+@pytest.mark.usefixtures("gpu")
+def test_only_where_a_compiler_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     plan = tiny_plan("table1", "phpq")
-    place = tiny_place(plan, Path("unused"))
-    for size in (1, 4):
-        runner._Crew(size, place)
-    assert [env.get(MPS_SHARE) for env in seen] == [None, *["60"] * 4]
-    # The code depends on the share: who compiles for the others has the same.
-    seen.clear()
-    runner._Crew(4, place, helped=True)
-    assert [env.get(MPS_SHARE) for env in seen] == ["60"] * 5
+
+    def first_compiles(device: str) -> bool:
+        return compiling(plan, tmp_path, device).compiles(plan.cells[0], {})
+
+    assert first_compiles("cuda")
+    assert first_compiles("cuda:1")
+    assert not first_compiles("cpu")
+    monkeypatch.delenv("CC")
+    monkeypatch.setattr("shutil.which", lambda name: None)
+    assert not first_compiles("cuda")
+    monkeypatch.setenv("CC", "cc")
+    monkeypatch.setattr(runner, "find_spec", lambda name: None)  # no triton
+    assert not first_compiles("cuda")
+
+
+def test_a_second_try_does_without_the_compiler(
+    puppets: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Compiling, "compiles", lambda *_: True)
+    (puppets / "deadly").write_text("phpq")
+    run(tiny_plan("table1", "phpq", "dpsh"), puppets, processes=1)
+    by_key = sorted((key.partition("-")[0], compiled) for key, _, compiled, _ in told(puppets))
+    assert by_key == [("dpsh", "True"), ("phpq", "False"), ("phpq", "True")]

@@ -8,13 +8,13 @@ from PIL import Image
 
 from made_up_grids import Finished
 from phpq.data import open_dataset
-from phpq.reproduce.kept import KeptCodes, read_kept
+from phpq.reproduce.store import KeptCodes
 from phpq.reproduce.top10 import draw_top10, shared_queries
 
 
 def kept(finished: Finished, method: str) -> KeptCodes:
     key = finished.plan.places["table1", method, 16, 0]
-    found = read_kept(finished.plan, finished.place.store, key)
+    found = finished.store.read_codes(key)
     assert found is not None
     return found
 

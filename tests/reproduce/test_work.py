@@ -8,13 +8,12 @@ import numpy as np
 import pytest
 
 from made_up_grids import Finished, tiny_place, tiny_plan, tiny_subject
-from phpq.codes import Codebooks
 from phpq.data import open_dataset
 from phpq.evaluation import LabelledEmbeddings, evaluate_codes
 from phpq.evaluation.history import read_rows
 from phpq.reproduce.grid import make_plan
-from phpq.reproduce.work import compile_for, is_compiled, run_cell
-from phpq.training import Trainer, train_run
+from phpq.reproduce.work import is_compiled, run_cell
+from phpq.training import train_run
 
 
 def test_a_cell_is_a_training_run(tmp_path: Path) -> None:
@@ -58,9 +57,10 @@ def test_a_shallow_cell_is_a_training_run_up_to_float16(tmp_path: Path) -> None:
 
 
 def test_a_record_says_all_there_is_to_say(finished: Finished) -> None:
+    written = finished.place.store.read_records()
     for cell in finished.plan.cells:
         record = finished.result.records[cell.key]
-        assert finished.place.store.read(cell.key) == record
+        assert written[cell.key] == record
         assert (record["bits"], record["seed"]) == (cell.bits, cell.seed)
         assert record["status"] == "done"
         assert record["commit"] == "abc"
@@ -86,21 +86,20 @@ def test_learned_databases_are_measured_beside_encoded_ones(finished: Finished) 
 @pytest.mark.parametrize("method", ["phpq", "orthohash", "itq"])
 def test_kept_codes_give_the_recorded_map(finished: Finished, method: str) -> None:
     key = finished.plan.places["table1", method, 16, 0]
-    cell = next(cell for cell in finished.plan.cells if cell.key == key)
-    arrays = finished.place.store.read_arrays(cell)
-    assert len(arrays["queries"]) == 8  # all of them: there are fewer than a thousand
-    books = Codebooks(arrays["codebooks"].astype(np.float32), unit=bool(arrays["unit"]))
+    kept = finished.place.store.read_codes(key)
+    assert kept is not None
+    assert len(kept.queries) == 8  # all of them: there are fewer than a thousand
     scores = evaluate_codes(
-        LabelledEmbeddings(arrays["queries"].astype(np.float32), arrays["query_labels"]),
-        arrays["gallery_codes"],
-        gallery_labels=arrays["gallery_labels"].astype(np.int64),
-        codebooks=books,
-        query_norm="unit" if str(arrays["query_norm"]) == "unit" else "raw",
+        LabelledEmbeddings(kept.queries, kept.query_labels),
+        kept.codes,
+        gallery_labels=kept.gallery_labels,
+        codebooks=kept.codebooks,
+        query_norm=kept.query_norm,
     )
     recorded = finished.result.records[key]["map"]
     assert scores.map_percent == pytest.approx(recorded, abs=1e-6 if method != "phpq" else 1.0)
-    np.testing.assert_array_equal(arrays["gallery_rows"], np.arange(24))
-    np.testing.assert_array_equal(arrays["query_rows"], np.arange(8))
+    np.testing.assert_array_equal(kept.gallery_rows, np.arange(24))
+    np.testing.assert_array_equal(kept.query_rows, np.arange(8))
 
 
 def test_held_out_queries(tmp_path: Path) -> None:
@@ -137,17 +136,3 @@ def test_a_cell_compiles_as_asked_or_as_the_grid(
     plan = tiny_plan("table1", "phpq", subject=tiny_subject(f"training.accelerate={asked}"))
     place = replace(tiny_place(plan, tmp_path), device=device, compiled=grid)
     assert is_compiled(plan.cells[0], place) is compiled
-
-
-def test_compiling_for_others_needs_no_start_and_leaves_no_cell(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    plan = tiny_plan("table1", "dpsh", subject=tiny_subject("method.classifier_share=0.5"))
-    place = tiny_place(plan, tmp_path)
-    cell = next(cell for cell in plan.cells if cell.features)
-    rehearsed: list[Trainer] = []
-    monkeypatch.setattr(Trainer, "rehearse", lambda trainer: rehearsed.append(trainer))
-    compile_for(cell, place)
-    assert len(rehearsed) == 1
-    assert rehearsed[0].config.training.batch_size == cell.config.training.batch_size
-    assert not list(place.store.folder.glob("cells/*"))

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from multiprocessing.reduction import ForkingPickler
 from pathlib import Path
 
 import numpy as np
@@ -9,22 +10,19 @@ from benchmark_layouts import write_dogs120
 from made_up_grids import tiny_place, tiny_plan
 from phpq.reproduce.grid import make_plan
 from phpq.reproduce.subject import open_subject
-from phpq.reproduce.workplace import Workplace, decode_once, hardware
+from phpq.reproduce.workplace import decode_once, hardware
 
 
 def test_a_workplace_survives_the_way_to_a_worker(tmp_path: Path) -> None:
-    place = tiny_place(tiny_plan("table1", "phpq"), tmp_path)
-    assert Workplace.from_dict(place.to_dict()) == place
-    elsewhere = replace(place, home=tmp_path, processes=3, compiled=True)
-    assert Workplace.from_dict(elsewhere.to_dict()) == elsewhere
+    place = replace(tiny_place(tiny_plan("table1", "phpq"), tmp_path), home=tmp_path)
+    assert ForkingPickler.loads(ForkingPickler.dumps(place)) == place
     assert place.weights == "none"
 
 
-def test_birds_are_drawn_once(tmp_path: Path) -> None:
+def test_the_data_set_is_opened_once(tmp_path: Path) -> None:
     place = tiny_place(tiny_plan("table1", "phpq"), tmp_path)
     dataset = place.open()
     assert place.open() is dataset
-    assert dataset.train.read(3) is dataset.train.read(3)
     assert dataset.source == place.source
 
 

@@ -13,7 +13,7 @@ from typing import Any
 
 from phpq.data import Dataset
 from phpq.errors import ConfigError, DataError
-from phpq.reproduce.grid import Plan, make_plan
+from phpq.reproduce.grid import GridPlan, make_plan
 from phpq.reproduce.rows import check_methods, expand_targets
 from phpq.reproduce.runner import GridResult, Say, collect, run_plan
 from phpq.reproduce.store import Store
@@ -27,62 +27,35 @@ _MOST_ON_CPU = 4  # a cautious guess
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Options:
-    """What was asked for.
+    """What was asked for."""
 
-    Attributes:
-        target: One of `rows.TARGETS`.
-        dataset: What `open_dataset` takes.
-        bits: Code lengths.
-        seeds: Of the trainings; None is 0, 1, 2, and 0 alone for drawn birds.
-        methods: Only these in tables of methods; all if empty.
-        epochs: Of every training; None leaves the default.
-        out: The folder; None is `reproduce/<data set>`.
-        weights: "hub", "none" or a file; None chooses by the data set.
-        settings: Texts such as "training.batch_size=64", for every cell.
-        processes: Cells at once; None chooses, 0 runs them in this process.
-        device: "auto", "cpu", "cuda" ...
-        cache: Folder of decoded pixels; None is inside `out`.
-        home: Where downloads are kept.
-        commit: Of the code; None asks git.
-        report: Whether tables, figures and pages are written.
-        run: False runs nothing and reports on what is there.
-    """
-
-    target: str
-    dataset: str = "cub200"
+    target: str  # one of `rows.TARGETS`
+    dataset: str = "cub200"  # what `open_dataset` takes
     bits: Sequence[int] = (16, 32, 48, 64)
-    seeds: Sequence[int] | None = None
-    methods: Sequence[str] = ()
-    epochs: int | None = None
-    out: Path | None = None
-    weights: str | None = None
-    settings: Sequence[str] = ()
-    processes: int | None = None
+    seeds: Sequence[int] | None = None  # None is 0, 1, 2, and 0 alone for drawn birds
+    methods: Sequence[str] = ()  # only these in tables of methods; all if empty
+    epochs: int | None = None  # of every training; None leaves the default
+    out: Path | None = None  # None is `reproduce/<data set>`
+    weights: str | None = None  # "hub", "none" or a file; None chooses by the data set
+    settings: Sequence[str] = ()  # such as "training.batch_size=64", for every cell
+    processes: int | None = None  # cells at once; None chooses, 0 runs them in this process
     device: str = "auto"
-    cache: Path | None = None
-    home: Path | None = None
-    commit: str | None = None
-    report: bool = True
-    run: bool = True
+    cache: Path | None = None  # folder of decoded pixels; None is inside `out`
+    home: Path | None = None  # where downloads are kept
+    commit: str | None = None  # of the code; None asks git
+    report: bool = True  # whether tables, figures and pages are written
+    run: bool = True  # False runs nothing and reports on what is there
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What was done.
+    """What was done."""
 
-    Attributes:
-        plan: What was asked for, resolved.
-        result: What became of the cells.
-        folder: Where everything is.
-        tables: The tables, as their JSON files hold them.
-        pages: Files for people.
-    """
-
-    plan: Plan
+    plan: GridPlan
     result: GridResult
     folder: Path
-    tables: dict[str, dict[str, Any]]
-    pages: tuple[Path, ...]
+    tables: dict[str, dict[str, Any]]  # as their JSON files hold them
+    pages: tuple[Path, ...]  # files for people
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain data for JSON."""
@@ -108,12 +81,7 @@ class Outcome:
 
 
 def reproduce(options: Options, *, say: Say) -> Outcome:
-    """Run what is not there yet, and report on all of it.
-
-    Args:
-        options: What was asked for.
-        say: Gets a line for each thing done.
-    """
+    """Run what is not there yet, and report on all of it; `say` gets a line per thing done."""
     # What is mistyped shows before a data set is opened.
     expand_targets(options.target)
     check_methods(options.methods)
@@ -146,7 +114,7 @@ def reproduce(options: Options, *, say: Say) -> Outcome:
     return Outcome(plan, result, folder, tables, pages)
 
 
-def _run(options: Options, plan: Plan, store: Store, say: Say) -> GridResult:
+def _run(options: Options, plan: GridPlan, store: Store, say: Say) -> GridResult:
     subject, started = plan.subject, datetime.now(UTC)
     device = _device(options.device)
     processes = options.processes
@@ -188,7 +156,7 @@ def _run(options: Options, plan: Plan, store: Store, say: Say) -> GridResult:
 
 
 def choose_processes(device: str, subject: Subject) -> int:
-    """Return how many cells to run at once: what fits on the GPU, or one a core.
+    """Return how many cells to run at once: what fits on the GPU, or one per core.
 
     Args:
         device: As resolved: "cpu", "cuda", "cuda:1" ...
@@ -203,8 +171,7 @@ def choose_processes(device: str, subject: Subject) -> int:
     # An estimate, not a measurement: 6 GiB for activations, graph and libraries at batch 128.
     batch = subject.base.training.batch_size / 128
     needed = int(6 * _GIB * max(0.5, batch)) + subject.pixel_bytes
-    for_compiling = needed // 2  # of a further process, for the first minutes
-    return max(1, min(_MOST_ON_GPU, cores // 2, (free - for_compiling) // needed))
+    return max(1, min(_MOST_ON_GPU, cores // 2, free // needed))
 
 
 def _device(name: str) -> str:

@@ -16,10 +16,9 @@ from phpq.binary_codes import hamming_distances, pack_signs
 from phpq.codes import CodeArray, normalise_sub_vectors
 from phpq.evaluation.timing import search_float, time_in_turns
 from phpq.index import CodeIndex
-from phpq.reproduce.grid import Plan
-from phpq.reproduce.kept import KeptCodes, read_kept
+from phpq.reproduce.grid import GridPlan
 from phpq.reproduce.rows import Row
-from phpq.reproduce.store import Store
+from phpq.reproduce.store import KeptCodes, Store
 from phpq.reproduce.tables import Records
 
 QUERIES, TOP_K, REPEATS = 1000, 10, 5
@@ -29,7 +28,7 @@ Search = Callable[[], object]
 
 
 def time_searches(
-    plan: Plan, records: Records, store: Store, *, repeats: int = REPEATS
+    plan: GridPlan, records: Records, store: Store, *, repeats: int = REPEATS
 ) -> dict[str, Any]:
     """Time every method and code length of the plan that has kept codes.
 
@@ -48,7 +47,7 @@ def time_searches(
     for row in plan.rows["efficiency"]:
         for bits in plan.bits:
             key = plan.places["efficiency", row.name, bits, plan.seeds[0]]
-            kept = read_kept(plan, store, key) if key in records else None
+            kept = store.read_codes(key) if key in records else None
             for facts, search in () if kept is None else _ways(row, records[key], kept):
                 name = {"name": row.name, "title": row.figure_title, "bits": bits}
                 rows.append(name | facts | {"map": round(facts["map"], 2)})

@@ -7,9 +7,11 @@ one cell; its key says what it is to a reader and, by a checksum of its settings
 from __future__ import annotations
 
 import hashlib
+import itertools
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
@@ -20,10 +22,11 @@ from phpq.reproduce.rows import FIGURES, Row, check_methods, expand_targets, row
 from phpq.reproduce.subject import Subject
 
 Kind = Literal["training", "features", "shallow", "backbone"]
+SHARED = ("backbone", "features")  # kinds that other cells start from
 
 # Where and how fast a cell is run, not what it is.
 _MACHINE = ("workers", "checkpoint_seconds", "images_on_device", "accelerate")
-# A training beside one of plain hashing, as measured on CUB. Only the order of work hangs on them.
+# Time of a training beside one of plain hashing. Only the order of work depends on it.
 _COSTS = {"srlh": 1.9, "phpq": 1.7, "cfh": 1.4, "pqn": 1.1, "fph": 1.1, "exchnet": 1.1}
 
 
@@ -31,23 +34,17 @@ _COSTS = {"srlh": 1.9, "phpq": 1.7, "cfh": 1.4, "pqn": 1.1, "fph": 1.1, "exchnet
 class Cell:
     """One thing to run.
 
-    Attributes:
-        key: Name of its files.
-        label: A few words for messages.
-        kind: A training with its evaluation; features of both splits for shallow methods; a
-            shallow method fitted to stored features; or a backbone that learned to classify, from
-            which the trainings of several methods go on.
-        config: Every setting.
-        features: Key of the features or of the backbone that a cell starts from; may be empty.
-        keep: Whether codes and queries are stored beside the figures: of methods with the first
-            seed, not of variants.
+    Its kind is a training with its evaluation; features of both splits for shallow methods; a
+    shallow method fitted to stored features; or a backbone that learned to classify, from which the
+    trainings of several methods go on.
     """
 
-    key: str
-    label: str
+    key: str  # name of its files
+    label: str  # a few words for messages
     kind: Kind
     config: RunConfig
-    features: str = ""
+    features: str = ""  # key of the features or the backbone that it starts from
+    # Whether codes and queries are stored: of methods with the first seed, not of variants.
     keep: bool = False
 
     @property
@@ -71,44 +68,18 @@ class Cell:
             return 0.1
         return _COSTS.get(self.config.method.name, 1.0) + 0.001 * self.bits
 
-    def to_dict(self) -> dict[str, Any]:
-        """Return plain data, for a worker process."""
-        return {
-            "key": self.key,
-            "label": self.label,
-            "kind": self.kind,
-            "config": to_dict(self.config),
-            "features": self.features,
-            "keep": self.keep,
-        }
-
-    @classmethod
-    def from_dict(cls, data: Mapping[str, Any]) -> Cell:
-        """Read what `to_dict` wrote."""
-        return cls(**{**data, "config": parse(data["config"])})
-
 
 @dataclass(frozen=True, slots=True)
-class Plan:
-    """All that a command asks for.
-
-    Attributes:
-        subject: The data set and shared settings.
-        targets: Tables and figures.
-        bits: Code lengths.
-        seeds: Of the trainings.
-        rows: The rows of each target.
-        cells: Everything to run, features first, then the longest first.
-        places: (target, row, bits, seed) -> key of the cell.
-    """
+class GridPlan:
+    """All that a command asks for."""
 
     subject: Subject
-    targets: tuple[str, ...]
+    targets: tuple[str, ...]  # tables and figures
     bits: tuple[int, ...]
     seeds: tuple[int, ...]
-    rows: dict[str, tuple[Row, ...]]
-    cells: tuple[Cell, ...]
-    places: dict[tuple[str, str, int, int], str]
+    rows: dict[str, tuple[Row, ...]]  # of each target
+    cells: tuple[Cell, ...]  # everything to run, in the order of `_in_order`
+    places: dict[tuple[str, str, int, int], str]  # (target, row, bits, seed) -> key of the cell
 
 
 def make_plan(
@@ -118,7 +89,7 @@ def make_plan(
     bits: Sequence[int],
     seeds: Sequence[int],
     methods: Sequence[str] = (),
-) -> Plan:
+) -> GridPlan:
     """Resolve every cell of the tables and figures that are asked for.
 
     Args:
@@ -141,18 +112,13 @@ def make_plan(
                 made = planner.cells(config, bits=length, seed=seed, keep=seed == seeds[0])
                 cells |= {cell.key: cell for cell in made}
                 places[name, row.name, length, seed] = made[-1].key
-    first = ("backbone", "features")
-    order = sorted(cells.values(), key=lambda cell: (cell.kind not in first, -cell.cost, cell.key))
-    return Plan(subject, targets, bits, seeds, rows, tuple(order), places)
+    return GridPlan(subject, targets, bits, seeds, rows, _in_order(cells.values()), places)
 
 
 def same_settings(recorded: Mapping[str, Any], cell: Cell, weights: str) -> bool:
-    """Tell whether a record's settings are those of a cell, whatever machine it ran on.
+    """Tell whether a record's "config" is that of a cell, whatever machine it ran on.
 
-    Args:
-        recorded: The "config" of a record, its weights named by content.
-        cell: As planned now.
-        weights: Those of the plan, by content.
+    Weights are compared by content, as the record names them.
     """
     try:
         config = parse(recorded)
@@ -166,6 +132,22 @@ def recorded_config(config: RunConfig, weights: str) -> dict[str, dict[str, Any]
     data = to_dict(config)
     data["model"]["weights"] = weights
     return data
+
+
+def _in_order(cells: Iterable[Cell]) -> tuple[Cell, ...]:
+    """Sort cells: what others start from, then one cell of each method in turn, the longest first.
+
+    In turn, so that the first cell of a method has filled the compiler's cache when the next one
+    starts: see `runner.Compiling`.
+    """
+    longest = sorted(cells, key=lambda cell: (-cell.cost, cell.key))
+    turns: defaultdict[str, Iterator[int]] = defaultdict(itertools.count)
+
+    def place(cell: Cell) -> tuple[bool, bool, int]:
+        turn = next(turns[cell.config.method.name])
+        return cell.kind not in SHARED, cell.kind == "shallow", turn
+
+    return tuple(sorted(longest, key=place))
 
 
 class _Planner:

@@ -27,7 +27,7 @@ from phpq.report.blocks import (
 )
 from phpq.report.plots import plot_curves
 from phpq.reproduce.efficiency import time_searches
-from phpq.reproduce.grid import Plan
+from phpq.reproduce.grid import GridPlan
 from phpq.reproduce.paper import SPEED_UP
 from phpq.reproduce.rows import RECONSTRUCTED, TABLES
 from phpq.reproduce.sections import TITLES, table_section
@@ -41,7 +41,7 @@ Made = tuple[dict[str, Any] | None, Section]  # the content of a JSON file, and 
 
 
 def write_pages(
-    plan: Plan, records: Records, store: Store, *, dataset: Dataset | None, word: str
+    plan: GridPlan, records: Records, store: Store, *, dataset: Dataset | None, word: str
 ) -> tuple[dict[str, dict[str, Any]], tuple[Path, ...]]:
     """Write everything that is made of finished cells.
 
@@ -79,7 +79,7 @@ def write_pages(
 def _write(
     data: Mapping[str, dict[str, Any]],
     sections: Mapping[str, Section],
-    plan: Plan,
+    plan: GridPlan,
     store: Store,
     word: str,
 ) -> tuple[Path, ...]:
@@ -118,16 +118,16 @@ def _headlines(table: Mapping[str, Any] | None) -> tuple[Headline, ...]:
     return tuple(lines)
 
 
-def _figure(plan: Plan, name: str, image: bytes, alt: str) -> Figure:
+def _figure(plan: GridPlan, name: str, image: bytes, alt: str) -> Figure:
     return Figure(image, alt=alt, wide=True, file=f"figures/{name}-{plan.subject.name}.png")
 
 
-def _figure_section(plan: Plan, target: str, blocks: list[Any]) -> Section:
+def _figure_section(plan: GridPlan, target: str, blocks: list[Any]) -> Section:
     lead = f"Seed {plan.seeds[0]}, last epoch. {RECONSTRUCTED}: our reconstruction."
     return Section(TITLES[target], tuple(blocks), lead=lead)
 
 
-def _alpha_figure(plan: Plan, table: Mapping[str, Any]) -> list[Figure]:
+def _alpha_figure(plan: GridPlan, table: Mapping[str, Any]) -> list[Figure]:
     bits = max(plan.bits)
     curves: dict[str, dict[float, float]] = {}
     for row in table["rows"]:
@@ -150,7 +150,7 @@ def _alpha_figure(plan: Plan, table: Mapping[str, Any]) -> list[Figure]:
     return [_figure(plan, "alpha", image, alt)]
 
 
-def _curves(plan: Plan, records: Records) -> Made:
+def _curves(plan: GridPlan, records: Records) -> Made:
     blocks, data = [], {}
     for bits in plan.bits:
         curves = {}
@@ -179,7 +179,7 @@ def _curves(plan: Plan, records: Records) -> Made:
     return content, _figure_section(plan, "pn-curves", blocks)
 
 
-def _efficiency(plan: Plan, timed: dict[str, Any]) -> Made:
+def _efficiency(plan: GridPlan, timed: dict[str, Any]) -> Made:
     bits, rows = max(plan.bits), timed["rows"]
     blocks: list[Block] = []
     # A method that has a Hamming search is drawn by that alone.
@@ -221,7 +221,7 @@ def _efficiency(plan: Plan, timed: dict[str, Any]) -> Made:
     return timed | {"phpq_over_float": ratios}, _figure_section(plan, "efficiency", blocks)
 
 
-def _top10(plan: Plan, records: Records, store: Store, dataset: Dataset | None) -> Made:
+def _top10(plan: GridPlan, records: Records, store: Store, dataset: Dataset | None) -> Made:
     drawn = draw_top10(plan, records, store, dataset)
     if drawn is None:
         why = "The images are not here." if dataset is None else "PHPQ or PQN is not run yet."

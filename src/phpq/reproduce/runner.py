@@ -1,62 +1,60 @@
 """Runs the cells of a plan, several at once in processes, and continues where it stopped.
 
-Each worker is a process of its own that takes one cell after the other. A cell that fails is noted
-and the others go on; a worker that dies is replaced and its cell tried once more.
+This process alone writes records. A cell that fails is noted and the others go on. A process that
+dies is replaced, and its cell tried once more.
 """
 
 from __future__ import annotations
 
-import json
+import gc
+import multiprocessing
 import os
-import queue
-import subprocess
+import shutil
+import signal
 import sys
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
-from dataclasses import dataclass, field
+import traceback
+from collections.abc import Callable, Container, Iterator, Sequence
+from concurrent.futures import FIRST_COMPLETED, Executor, Future, ProcessPoolExecutor, wait
+from concurrent.futures.process import BrokenProcessPool
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field, replace
 from importlib.util import find_spec
-from pathlib import Path
+from multiprocessing.connection import Connection
 from typing import Any
 
-from phpq.reproduce.compiling import Compiling
-from phpq.reproduce.grid import Cell, Plan
-from phpq.reproduce.sharing import gpu_share
-from phpq.reproduce.worker import do_job, note_failure
-from phpq.reproduce.workplace import Workplace
+from phpq.recipes import remaining_config
+from phpq.reproduce.grid import SHARED, Cell, GridPlan, recorded_config
+from phpq.reproduce.store import FAILED, FORMAT
+from phpq.reproduce.work import run_cell
+from phpq.reproduce.workplace import Workplace, decode_once
 
 Say = Callable[[str], None]
-WORKER = (sys.executable, "-m", "phpq.reproduce.worker")
-SHARED = ("backbone", "features")
+Answer = dict[str, Any]  # {"record": ...}, or {"error": "...", "log": "...", "again": bool}
 FITTED_BY_FAISS = ("pq", "itq", "opq")
 NO_FAISS = f"faiss is not installed here, and {', '.join(FITTED_BY_FAISS)} are fitted with it"
+DIED = "the worker process ended without an answer: it was killed, or the machine ran out of memory"
+# Images that a grid must learn from until compiling its backbones wins back its time.
+IMAGES_TO_COMPILE = 1_500_000
+# Of a GPU's multiprocessors under MPS, in per cent, summed over the processes; docs/results/grid.md
+MPS_SHARE, MPS_SUM = "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE", 240
 
 
 @dataclass(slots=True)
 class GridResult:
-    """What became of the cells of a plan.
+    """What became of the cells of a plan."""
 
-    Attributes:
-        records: Of the finished cells, by key; those of earlier commands too.
-        reused: Keys that were finished before.
-        ran: Keys that were run now.
-        failed: Key -> error.
-        left: Key -> why it could not be run here.
-        seconds: From start to end.
-        cell_seconds: Sum over the cells that were run now.
-    """
-
-    records: dict[str, dict[str, Any]] = field(default_factory=dict)
-    reused: list[str] = field(default_factory=list)
-    ran: list[str] = field(default_factory=list)
-    failed: dict[str, str] = field(default_factory=dict)
-    left: dict[str, str] = field(default_factory=dict)
-    seconds: float = 0.0
-    cell_seconds: float = 0.0
+    records: dict[str, dict[str, Any]] = field(default_factory=dict)  # finished, now or before
+    reused: list[str] = field(default_factory=list)  # keys that were finished before
+    ran: list[str] = field(default_factory=list)  # keys that were run now
+    failed: dict[str, str] = field(default_factory=dict)  # key -> error
+    left: dict[str, str] = field(default_factory=dict)  # key -> why it could not be run here
+    seconds: float = 0.0  # from start to end
+    cell_seconds: float = 0.0  # summed over the cells that were run now
 
 
-def collect(plan: Plan, place: Workplace, *, with_arrays: bool = False) -> GridResult:
+def collect(plan: GridPlan, place: Workplace, *, with_arrays: bool = False) -> GridResult:
     """Look up what is there, and run nothing.
 
     Args:
@@ -65,16 +63,11 @@ def collect(plan: Plan, place: Workplace, *, with_arrays: bool = False) -> GridR
         with_arrays: Count a cell only if what it stored beside its figures is there too. Tables
             need the figures alone.
     """
-    result = GridResult()
-    for cell in plan.cells:
-        record = place.store.finished(cell, plan.subject.weights, with_arrays=with_arrays)
-        if record is not None:
-            result.records[cell.key] = record
-            result.reused.append(cell.key)
-    return result
+    records = place.store.finished(plan.cells, plan.subject.weights, with_arrays=with_arrays)
+    return GridResult(records, reused=list(records))
 
 
-def run_plan(plan: Plan, place: Workplace, *, processes: int, say: Say) -> GridResult:
+def run_plan(plan: GridPlan, place: Workplace, *, processes: int, say: Say) -> GridResult:
     """Run every cell that is not finished.
 
     Args:
@@ -83,23 +76,26 @@ def run_plan(plan: Plan, place: Workplace, *, processes: int, say: Say) -> GridR
         processes: Cells at once; 0 runs them one by one in this process.
         say: Gets one line for each cell.
     """
+    begun = time.perf_counter()
     place.store.prepare()
     result = collect(plan, place, with_arrays=True)
     waiting = []
     for cell in plan.cells:
-        if cell.key in result.records:
-            continue
         fitted = cell.kind == "shallow" and cell.config.method.name in FITTED_BY_FAISS
-        if fitted and find_spec("faiss") is None:
-            result.left[cell.key] = NO_FAISS
-        else:
-            waiting.append(cell)
+        if cell.key not in result.records:
+            if fitted and find_spec("faiss") is None:
+                result.left[cell.key] = NO_FAISS
+            else:
+                waiting.append(cell)
     # What cells start from is made for those that are to be run, here or elsewhere, only.
-    unfinished = {cell.features for cell in plan.cells if cell.key not in result.records}
-    waiting = [c for c in waiting if c.kind not in SHARED or c.key in unfinished]
-    say(_opening(plan, result, waiting))
-    begun = time.perf_counter()
-    _Run(waiting, place, result, say, processes=processes).go()
+    wanted = {cell.features for cell in plan.cells if cell.key not in result.records}
+    waiting = [cell for cell in waiting if cell.kind not in SHARED or cell.key in wanted]
+    left = f", {len(result.left)} left for later ({NO_FAISS})" if result.left else ""
+    say(f"{len(plan.cells)} cells: {len(result.reused)} are there, {len(waiting)} to run{left}")
+    if waiting:
+        run = _Run(waiting, place, result, say)
+        with _workers(min(processes, len(waiting)), place.device) as start:
+            run.go([start() for _ in range(max(1, min(processes, len(waiting))))], start)
     result.seconds = time.perf_counter() - begun
     return result
 
@@ -108,262 +104,226 @@ class _Run:
     """One pass over the cells that wait."""
 
     def __init__(
-        self,
-        cells: Sequence[Cell],
-        place: Workplace,
-        result: GridResult,
-        say: Say,
-        *,
-        processes: int,
+        self, cells: Sequence[Cell], place: Workplace, result: GridResult, say: Say
     ) -> None:
-        self.processes = processes
-        self.waiting = list(cells)
-        self.total = len(cells)
-        self.place = place
-        self.result = result
-        self.say = say
+        self.waiting, self.total = list(cells), len(cells)
+        self.place, self.result, self.say = place, result, say
         self.tried: set[str] = set()
-        gallery = int(place.facts["gallery"])
-        self.compiling = Compiling(cells, device=place.device, gallery=gallery, processes=processes)
+        self.compiling = Compiling(cells, place)
 
-    def go(self) -> None:
-        """Run all cells."""
-        if not self.waiting:
-            return
-        decode = {"decode": [c.to_dict() for c in self.waiting if c.kind != "shallow"]}
-        if not self.processes:
-            self._decoded(do_job(decode, self.place))
-            while (cell := self._next()) is not None:
-                self._ended(cell, do_job(self._job(cell), self.place))
-            return
-        helped = bool(self.compiling.beforehand)
-        crew = _Crew(min(self.processes, self.total), self.place, helped=helped)
-        try:
-            if decode["decode"]:  # one decodes before the others start
-                crew.start(None, decode)
-                self._decoded(crew.wait()[1])
-            self._hand_out(crew)
-        finally:
-            crew.stop()
-
-    def _hand_out(self, crew: _Crew) -> None:
-        self._compile_next(crew)
+    def go(self, idle: list[Executor], start: Callable[[], Executor]) -> None:
+        """Run all cells on idle workers; `start` replaces one that died."""
+        try:  # once, before the cells read them; meanwhile workers load torch
+            decode_once([cell for cell in self.waiting if cell.kind != "shallow"], self.place)
+        except Exception as error:  # the cells will fail alike, each with its own traceback
+            self.say(f"decoding failed: {type(error).__name__}: {error}")
+        running: dict[Future[Answer], tuple[Cell, Executor]] = {}
         while True:
-            while crew.free and (ready := self._next()) is not None:
-                crew.start(ready, self._job(ready))
-            if not crew.busy:
+            while idle and (cell := self._next()) is not None:
+                worker, place = idle.pop(), self._place(cell)
+                try:
+                    future = worker.submit(attempt, cell, place)
+                except BrokenProcessPool:  # it died while it had nothing to do
+                    worker = start()
+                    future = worker.submit(attempt, cell, place)
+                running[future] = cell, worker
+            if not running:
                 return
-            ended, answer = crew.wait()
-            if ended is None:
-                self._compiled(answer)
-                self._compile_next(crew)
-            elif answer.get("again") and ended.key not in self.tried:
-                self.tried.add(ended.key)
-                self.say(f"{ended.label}: {answer['error']}; it is tried once more")
-                self.waiting.append(ended)
-            else:
-                self._ended(ended, answer)
+            for future in wait(running, return_when=FIRST_COMPLETED).done:
+                cell, worker = running.pop(future)
+                try:
+                    answer = future.result()
+                except BrokenProcessPool:
+                    answer = {"error": DIED, "log": DIED, "again": True}
+                    worker = start()
+                idle.append(worker)
+                self._ended(cell, answer)
 
-    def _job(self, cell: Cell) -> dict[str, Any]:
-        """Return what a worker is told about a cell that starts now."""
-        return {"cell": cell.to_dict(), "compiled": self.compiling.compiles(cell)}
-
-    def _compile_next(self, crew: _Crew) -> None:
-        """Have the next code compiled; after the last one nobody is needed for that."""
-        if self.compiling.beforehand:
-            crew.ask_helper({"compile": self.compiling.beforehand[0].to_dict()})
-        else:
-            crew.dismiss_helper()
-
-    def _compiled(self, answer: dict[str, Any]) -> None:
-        cell = self.compiling.ended(well="error" not in answer)
-        if "error" in answer:  # cells do without: it costs time, no result
-            self.say(f"compiling for {cell.label} and its like failed: {answer['error']}")
+    def _place(self, cell: Cell) -> Workplace:
+        compiled = self.compiling.compiles(cell, self.result.records)
+        return replace(self.place, compiled=compiled and cell.key not in self.tried)
 
     def _next(self) -> Cell | None:
-        """Take the first cell whose start is there, rather one whose code need not be awaited.
-
-        Cells whose start failed are given up.
-        """
+        """Take the first cell whose start is there; give up those whose start failed."""
         for cell in list(self.waiting):
             if cell.features in self.result.failed:
                 self.waiting.remove(cell)
                 error = f"what it starts from failed: {self.result.failed[cell.features]}"
-                note_failure(cell, self.place, error, error)
-                self._ended(cell, {"error": error})
-        there = [c for c in self.waiting if not c.features or c.features in self.result.records]
-        if not there:
-            return None
-        chosen = min(there, key=self.compiling.is_awaited)  # the first of those, or of all
-        self.waiting.remove(chosen)
+                self._ended(cell, {"error": error, "log": error})
+        records = self.result.records
+        chosen = next((c for c in self.waiting if not c.features or c.features in records), None)
+        if chosen is not None:
+            self.waiting.remove(chosen)
         return chosen
 
-    def _decoded(self, answer: dict[str, Any]) -> None:
-        if "error" in answer:  # the cells will say the same, each with its own traceback
-            self.say(f"decoding failed: {answer['error']}")
-
-    def _ended(self, cell: Cell, answer: dict[str, Any]) -> None:
-        result = self.result
+    def _ended(self, cell: Cell, answer: Answer) -> None:
+        """Write down what became of a cell, and say it."""
+        result, store = self.result, self.place.store
+        if answer.get("again") and cell.key not in self.tried:
+            self.tried.add(cell.key)
+            self.waiting.append(cell)
+            self.say(f"{cell.label}: {answer['error']}; it is tried once more")
+            return
         number = len(result.ran) + len(result.failed) + 1
         if "error" in answer:
             result.failed[cell.key] = answer["error"]
-            log = self.place.store.log_path(cell.key)
+            store.write_log(cell.key, answer["log"])
+            store.write_record(self._failure(cell, answer["error"]))
+            log = store.log_path(cell.key)
             self.say(f"[{number}/{self.total}] {cell.label}: failed, {answer['error']} ({log})")
             return
         record = answer["record"]
+        store.write_record(record)
         result.records[cell.key] = record
         result.ran.append(cell.key)
-        result.cell_seconds += record["seconds"]["all"]
+        seconds = record["seconds"]["all"]
+        result.cell_seconds += seconds
         scores = f"MAP {record['map']:.2f}" if "map" in record else "learned"
         if "map_learned" in record:
             scores += f", {record['map_learned']:.2f} with learned codes"
-        seconds = record["seconds"]["all"]
         self.say(f"[{number}/{self.total}] {cell.label}: {scores} ({seconds:.1f} s)")
 
-
-class _Crew:
-    """Worker processes, each with a thread that speaks to it."""
-
-    def __init__(self, size: int, place: Workplace, *, helped: bool = False) -> None:
-        self.place = place
-        self.threads = max(1, (os.cpu_count() or 1) // size)
-        self.size = size
-        self.events: queue.Queue[tuple[_Worker, Cell | None, dict[str, Any]]] = queue.Queue()
-        # All at once: they take seconds to load torch, which pass while the first job is done.
-        self.idle = [self._hire() for _ in range(size)]
-        self.busy: set[_Worker] = set()
-        # One more, that compiles for the others; with their share of the GPU, or the code differs.
-        self.helper = self._hire(helps=True) if helped else None
-        self.gone: list[_Worker] = []
-
-    @property
-    def free(self) -> int:
-        return self.size - len(self.busy)
-
-    def _hire(self, *, helps: bool = False) -> _Worker:
-        return _Worker(self.place, self.threads, gpu_share(self.size), helps=helps)
-
-    def start(self, cell: Cell | None, job: dict[str, Any]) -> None:
-        """Give a job to an idle worker, or to one in place of a worker that died."""
-        worker = self.idle.pop() if self.idle else self._hire()
-        self.busy.add(worker)
-        self._ask(worker, cell, job)
-
-    def ask_helper(self, job: dict[str, Any]) -> None:
-        """Give a job to the helper, or to one in place of a helper that died."""
-        self.helper = self.helper or self._hire(helps=True)
-        self._ask(self.helper, None, job)
-
-    def dismiss_helper(self) -> None:
-        """Let the helper go, and its memory with it; nobody waits for that before the end."""
-        if self.helper is not None:
-            self.helper.dismiss(at_once=False)
-            self.gone.append(self.helper)
-            self.helper = None
-
-    def _ask(self, worker: _Worker, cell: Cell | None, job: dict[str, Any]) -> None:
-        def speak() -> None:
-            self.events.put((worker, cell, worker.ask(job)))
-
-        worker.thread = threading.Thread(target=speak, daemon=True)
-        worker.thread.start()
-
-    def wait(self) -> tuple[Cell | None, dict[str, Any]]:
-        """Wait for the next answer; that to a job without a cell comes with None."""
-        worker, cell, answer = self.events.get()
-        helps = worker is self.helper
-        self.busy.discard(worker)
-        if not answer.get("dead"):
-            if not helps:
-                self.idle.append(worker)
-            return cell, answer
-        worker.dismiss(at_once=True)
-        worker.await_end()
-        if helps:
-            self.helper = None
-        if cell is not None:
-            note_failure(cell, self.place, answer["error"], answer["error"])
-        return cell, answer
-
-    def stop(self) -> None:
-        """End all workers; what they were doing is lost, what is written stays."""
-        unfinished = self.busy if self.helper is None else {*self.busy, self.helper}
-        crew = [*self.idle, *unfinished]
-        for worker in crew:  # all at once: on a GPU each takes seconds to let go
-            worker.dismiss(at_once=worker in unfinished)
-        for worker in (*crew, *self.gone):
-            worker.await_end()
+    def _failure(self, cell: Cell, error: str) -> dict[str, Any]:
+        return {
+            "format": FORMAT,
+            "key": cell.key,
+            "status": FAILED,
+            "kind": cell.kind,
+            "method": cell.config.method.name,
+            "bits": cell.bits,
+            "seed": cell.seed,
+            "error": error,
+            "config": recorded_config(cell.config, self.place.weights),
+            "commit": self.place.commit,
+        }
 
 
-class _Worker:
-    """A process that does jobs."""
+class Compiling:
+    """The rule by which cells compile their backbones if `training.accelerate` is "auto".
 
-    def __init__(
-        self, place: Workplace, threads: int, environment: Mapping[str, str], *, helps: bool = False
-    ) -> None:
-        self.thread: threading.Thread | None = None
-        # numpy reads these when it is loaded: workers must not fight over cores.
-        limits = {f"{name}_NUM_THREADS": str(threads) for name in ("OMP", "OPENBLAS", "MKL")}
-        # The same package as here, even where it is not installed.
-        paths = [str(Path(__file__).parents[2]), os.environ.get("PYTHONPATH", "")]
-        limits["PYTHONPATH"] = os.pathsep.join(filter(None, paths))
-        self.process = subprocess.Popen(
-            WORKER,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-            encoding="utf-8",
-            env={**os.environ, **limits, **environment},
+    Where a GPU and a C compiler are, and the grid learns from enough images, the first cell of each
+    method compiles and so fills the compiler's cache on disk. Cells of that method that start
+    before it has finished do without, rather than compile the same again; later ones compile from
+    the cache. With "full" every cell compiles, with "graph" none does.
+    """
+
+    def __init__(self, cells: Sequence[Cell], place: Workplace) -> None:
+        """Look over the cells that are to be run."""
+        self.gallery = int(place.facts["gallery"])
+        self.first: dict[str, str] = {}  # method -> key of the cell that compiles for the others
+        images = sum(map(self._images, cells))
+        self.pays = images >= IMAGES_TO_COMPILE and _can_compile(place.device)
+
+    def compiles(self, cell: Cell, finished: Container[str]) -> bool:
+        """Tell whether a cell that starts now compiles."""
+        if not self.pays or not self._images(cell):
+            return False
+        first = self.first.setdefault(cell.config.method.name, cell.key)
+        return first == cell.key or first in finished
+
+    def _images(self, cell: Cell) -> int:
+        """Count the images that a cell learns from, each as often as it is seen."""
+        if cell.kind == "shallow" or cell.config.method.features == "imagenet":
+            return 0
+        return self.gallery * remaining_config(cell.config).training.epochs
+
+
+def _can_compile(device: str) -> bool:
+    compiler = os.environ.get("CC") or next(filter(shutil.which, ("cc", "gcc", "clang")), None)
+    return device.startswith("cuda") and bool(compiler) and find_spec("triton") is not None
+
+
+class _Here(Executor):
+    """Runs what is submitted in this process, before it returns."""
+
+    def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
+        future: Future[Any] = Future()
+        future.set_result(fn(*args, **kwargs))
+        return future
+
+
+@contextmanager
+def _workers(size: int, device: str) -> Iterator[Callable[[], Executor]]:
+    """Yield what starts a worker; at the end all of them end, whatever they are doing.
+
+    Each worker is a pool of one process: if that dies, only its own cell is lost.
+    """
+    if not size:
+        yield _Here
+        return
+    threads = max(1, (os.cpu_count() or 1) // size)
+    # Libraries read these when they are loaded: workers must not compete for cores.
+    limits = {f"{name}_NUM_THREADS": str(threads) for name in ("OMP", "OPENBLAS", "MKL")}
+    if size > 1:
+        limits[MPS_SHARE] = os.environ.get(MPS_SHARE, str(min(100, max(1, MPS_SUM // size))))
+    context = multiprocessing.get_context("spawn")
+    lifeline, held = context.Pipe(duplex=False)
+    started: list[ProcessPoolExecutor] = []
+
+    def start() -> Executor:
+        pool = ProcessPoolExecutor(
+            1, mp_context=context, initializer=begin_worker, initargs=(lifeline,)
         )
-        self._send({"place": place.to_dict(), "threads": threads, "helps": helps})
+        started.append(pool)
+        pool.submit(load_libraries, device, threads)
+        return pool
 
-    @property
-    def alive(self) -> bool:
-        return self.process.poll() is None
-
-    def ask(self, job: dict[str, Any]) -> dict[str, Any]:
-        """Send a job and wait for the answer; a worker that dies answers by its exit code."""
-        assert self.process.stdout is not None
-        try:
-            self._send(job)
-            line = self.process.stdout.readline()
-        except OSError:  # the pipe is broken
-            line = ""
-        if line:
-            answer: dict[str, Any] = json.loads(line)
-            return answer
-        code = self.process.wait()
-        reason = f"was killed by signal {-code}" if code < 0 else f"ended with exit code {code}"
-        return {"error": f"the worker process {reason}", "again": True, "dead": True}
-
-    def dismiss(self, *, at_once: bool) -> None:
-        """Tell the process to end."""
-        assert self.process.stdin is not None
-        if at_once:
-            self.process.terminate()
-        with suppress(OSError):  # it may be gone already
-            self.process.stdin.close()
-
-    def await_end(self) -> None:
-        """Wait for the end of a dismissed process; kill one that does not come to it."""
-        try:
-            self.process.wait(timeout=10)
-        except subprocess.TimeoutExpired:
-            self.process.kill()
-            self.process.wait()
-        if self.thread is not None:  # its read ends with the process
-            self.thread.join(timeout=10)
-        if self.process.stdout is not None:
-            self.process.stdout.close()
-
-    def _send(self, content: dict[str, Any]) -> None:
-        assert self.process.stdin is not None
-        self.process.stdin.write(json.dumps(content) + "\n")
-        self.process.stdin.flush()
+    before = dict(os.environ)
+    os.environ.update(limits)
+    try:
+        yield start
+    finally:
+        os.environ.clear()
+        os.environ.update(before)
+        held.close()
+        for pool in started:
+            pool.shutdown(cancel_futures=True)
+        lifeline.close()
 
 
-def _opening(plan: Plan, result: GridResult, waiting: Sequence[Cell]) -> str:
-    text = f"{len(plan.cells)} cells: {len(result.reused)} are there, {len(waiting)} to run"
-    if result.left:
-        text += f", {len(result.left)} left for later ({NO_FAISS})"
-    return text
+def begin_worker(lifeline: Connection) -> None:
+    """Prepare a worker process; it ends when the other end of the lifeline closes.
+
+    That is when the parent is done with it, or has ended in whatever way.
+    """
+    # Ctrl-C goes to all processes of a terminal; the parent decides what becomes of the workers.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    os.dup2(2, 1)  # what libraries print must not stand between the lines of --json
+
+    def watch() -> None:
+        with suppress(EOFError, OSError):
+            lifeline.recv()
+        os._exit(1)
+
+    threading.Thread(target=watch, daemon=True).start()
+
+
+def load_libraries(device: str, threads: int) -> None:
+    """Load torch and open the GPU, which takes seconds that are no cell's own."""
+    import torch
+
+    import phpq.training  # noqa: F401
+
+    torch.set_num_threads(threads)
+    if device.startswith("cuda"):
+        torch.zeros(1, device=device)
+
+
+def attempt(cell: Cell, place: Workplace) -> Answer:
+    """Run a cell, in a worker or here; what goes wrong is an answer too."""
+    try:
+        return {"record": run_cell(cell, place)}
+    except Exception as error:  # one cell that fails must not take the others with it
+        lacks_memory = isinstance(error, MemoryError) or "out of memory" in str(error).lower()
+        # Tried again, a cell does without the compiler.
+        uncompiled = type(error).__module__.startswith(("torch._dynamo", "torch._inductor"))
+        return {
+            "error": f"{type(error).__name__}: {error}",
+            "log": traceback.format_exc(),
+            "again": lacks_memory or uncompiled,
+        }
+    finally:  # give the memory of a finished cell back to the others on the same device
+        gc.collect()
+        torch = sys.modules.get("torch")
+        if torch is not None and torch.cuda.is_initialized():
+            torch.cuda.empty_cache()

@@ -1,15 +1,20 @@
-"""The folder of a grid: one JSON a cell, written whole or not at all.
+"""The folder of a grid: one file of records, and arrays beside it.
 
-cells/<key>.json    what was measured          cells/<key>.npz   codes, for figures
-features/<key>.npz  features of both splits    logs/<key>.log    why a cell failed
-features/<key>.safetensors  a fine-tuned backbone that methods start from
-grid.json           data set, cost             pixels/           decoded images
+cells.jsonl         what was measured: one line per cell, of several the last one counts
+cells/<key>.npz     codes, for figures         features/<key>.npz  features of both splits
+logs/<key>.log      why a cell failed          features/<key>.safetensors  a shared backbone
+grid.json           data set, cost             pixels/             decoded images
+
+Version 0.1.0 wrote one `cells/<key>.json` per cell. Such files are read too, and moved into
+`cells.jsonl` by the first command that runs a cell.
 """
 
 from __future__ import annotations
 
 import io
 import json
+import os
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,6 +22,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from phpq.codes import CodeArray, Codebooks, FloatArray, IntArray, QueryNorm
 from phpq.errors import ConfigError, FormatError
 from phpq.files import read_json, write_bytes, write_json, write_text
 from phpq.reproduce.grid import Cell, same_settings
@@ -24,15 +30,33 @@ from phpq.reproduce.grid import Cell, same_settings
 DONE, FAILED = "done", "failed"
 FORMAT = 1  # of a record; one of another format is run again
 Arrays = dict[str, NDArray[Any]]
+Record = dict[str, Any]
+_REQUIRED = {"format", "key", "status", "config"}
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class KeptCodes:
+    """What is stored of a method with the first seed: something to search with, without torch."""
+
+    codebooks: Codebooks  # rounded to float16 once
+    codes: CodeArray  # (N, M) of the gallery; learned from labels where the method does so
+    gallery_rows: IntArray  # (N,) places in the training split
+    gallery_labels: IntArray  # (N,)
+    queries: FloatArray  # (Q, D) float32, some of the test images
+    query_rows: IntArray  # (Q,) their places in the test split
+    query_labels: IntArray  # (Q,)
+    query_norm: QueryNorm
+
+    @property
+    def binary(self) -> bool:
+        """Whether the codes are signs, to be compared by Hamming distance."""
+        words = self.codebooks.codewords
+        return not self.codebooks.unit and bool((np.abs(words) == 1).all())
 
 
 @dataclass(frozen=True, slots=True)
 class Store:
-    """Reads and writes the files of a grid.
-
-    Attributes:
-        folder: Made by `prepare`.
-    """
+    """Reads and writes the files of a grid. One process at a time writes records."""
 
     folder: Path
 
@@ -52,9 +76,10 @@ class Store:
         """Where decoded images are kept unless another place is named."""
         return self.folder / "pixels"
 
-    def record_path(self, key: str) -> Path:
-        """Return the place of a cell's figures."""
-        return self.folder / "cells" / f"{key}.json"
+    @property
+    def records_path(self) -> Path:
+        """The file of all records."""
+        return self.folder / "cells.jsonl"
 
     def arrays_path(self, cell: Cell) -> Path:
         """Return the place of a cell's arrays: features, or codes and queries."""
@@ -69,9 +94,73 @@ class Store:
         """Return the place of a failed cell's traceback."""
         return self.folder / "logs" / f"{key}.log"
 
-    def write_record(self, record: dict[str, Any]) -> None:
-        """Write a cell's figures."""
-        write_json(self.record_path(record["key"]), record)
+    def read_records(self) -> dict[str, Record]:
+        """Return the records of all cells by key, whatever became of them.
+
+        What a killed process left of the last line is ignored.
+        """
+        records = {}
+        for path in self._old_records():
+            remedy = "Remove it: the cell is run again."
+            record = _checked(read_json(path, remedy=remedy), str(path), remedy)
+            records[record["key"]] = record
+        path = self.records_path
+        lines = path.read_bytes().split(b"\n") if path.is_file() else [b""]
+        for number, line in enumerate(lines, start=1):
+            where = f"{str(path)!r}, line {number},"
+            remedy = "Remove that line: the cell is run again."
+            try:
+                record = json.loads(line or "null")
+            except ValueError as error:
+                if number < len(lines):
+                    raise FormatError(f"{where} is damaged: {error}. {remedy}") from error
+                break
+            if record is not None:
+                records[record["key"]] = _checked(record, where, remedy)
+        return records
+
+    def finished(
+        self, cells: Iterable[Cell], weights: str, *, with_arrays: bool = True
+    ) -> dict[str, Record]:
+        """Return the records of those cells that are done with these very settings, by key.
+
+        Args:
+            cells: As planned.
+            weights: Of the plan, by content.
+            with_arrays: What a cell should have stored beside its record must be there.
+        """
+        records = self.read_records()
+
+        def is_done(cell: Cell) -> bool:
+            record = records.get(cell.key)
+            if record is None or record["status"] != DONE or record["format"] != FORMAT:
+                return False
+            if not same_settings(record["config"], cell, weights):
+                return False
+            if with_arrays and cell.kind == "backbone":
+                return self.backbone_path(cell.key).is_file()
+            needs_arrays = with_arrays and (cell.keep or cell.kind == "features")
+            return not needs_arrays or self.arrays_path(cell).is_file()
+
+        return {cell.key: records[cell.key] for cell in cells if is_done(cell)}
+
+    def write_record(self, record: Record) -> None:
+        """Add a cell's record; it counts instead of an earlier one of the same key."""
+        self._repair()
+        with self.records_path.open("ab", buffering=0) as file:  # one write: whole, or at the end
+            file.write(_line(record).encode())
+            os.fsync(file.fileno())
+
+    def _repair(self) -> None:
+        """Move records of version 0.1.0 into the file, and drop a last line that is not whole."""
+        path, old = self.records_path, self._old_records()
+        if old or (path.is_file() and path.read_bytes()[-1:] not in (b"", b"\n")):
+            write_text(path, "".join(map(_line, self.read_records().values())))
+        for one in old:
+            one.unlink()
+
+    def _old_records(self) -> list[Path]:
+        return sorted((self.folder / "cells").glob("*.json"))
 
     def write_log(self, key: str, text: str) -> None:
         """Write why a cell failed."""
@@ -89,49 +178,39 @@ class Store:
         Raises:
             FormatError: If they are missing or damaged.
         """
-        path = self.arrays_path(cell)
-        try:
-            with np.load(path, allow_pickle=False) as stored:
-                return {name: stored[name] for name in stored.files}
-        except (OSError, ValueError, EOFError) as error:
-            raise FormatError(
-                f"Cannot read {str(path)!r}: {error}. Remove cells/{cell.key}.json and run the "
-                "command again: it is made anew."
-            ) from error
+        return _read_arrays(self.arrays_path(cell))
 
-    def finished(
-        self, cell: Cell, weights: str, *, with_arrays: bool = True
-    ) -> dict[str, Any] | None:
-        """Return the record of a cell that is done with these very settings, or None.
+    def write_codes(self, cell: Cell, kept: KeptCodes) -> None:
+        """Write a cell's codes and queries, rounded to what figures need."""
+        arrays: Arrays = {
+            "gallery_codes": kept.codes,
+            "gallery_labels": kept.gallery_labels.astype(np.int32),
+            "gallery_rows": kept.gallery_rows.astype(np.int32),
+            "codebooks": kept.codebooks.codewords.astype(np.float16),
+            "unit": np.array(kept.codebooks.unit),
+            "query_norm": np.array(kept.query_norm),
+            "queries": kept.queries.astype(np.float16),
+            "query_labels": kept.query_labels.astype(np.int32),
+            "query_rows": kept.query_rows.astype(np.int32),
+        }
+        self.write_arrays(cell, arrays)
 
-        Args:
-            cell: As planned.
-            weights: Of the plan, by content.
-            with_arrays: What it should have stored beside the record must be there.
-        """
-        record = self.read(cell.key)
-        if record is None or record["status"] != DONE or record["format"] != FORMAT:
-            return None
-        if not same_settings(record["config"], cell, weights):
-            return None
-        if not with_arrays:
-            return record
-        if cell.kind == "backbone" and not self.backbone_path(cell.key).is_file():
-            return None
-        needs_arrays = cell.keep or cell.kind == "features"
-        return None if needs_arrays and not self.arrays_path(cell).is_file() else record
-
-    def read(self, key: str) -> dict[str, Any] | None:
-        """Return a cell's record, whatever became of it; None if there is none."""
-        path = self.record_path(key)
+    def read_codes(self, key: str) -> KeptCodes | None:
+        """Read the codes of a cell; None if there are none."""
+        path = self.folder / "cells" / f"{key}.npz"
         if not path.is_file():
             return None
-        remedy = "Remove it: the cell is run again."
-        record = read_json(path, remedy=remedy)
-        missing = {"format", "key", "status", "config"} - set(record)
-        if missing:
-            raise FormatError(f"{str(path)!r} is damaged: it lacks {sorted(missing)}. {remedy}")
-        return record
+        arrays = _read_arrays(path)
+        return KeptCodes(
+            codebooks=Codebooks(arrays["codebooks"].astype(np.float32), unit=bool(arrays["unit"])),
+            codes=arrays["gallery_codes"],
+            gallery_rows=arrays["gallery_rows"].astype(np.int64),
+            gallery_labels=arrays["gallery_labels"].astype(np.int64),
+            queries=arrays["queries"].astype(np.float32),
+            query_rows=arrays["query_rows"].astype(np.int64),
+            query_labels=arrays["query_labels"].astype(np.int64),
+            query_norm="unit" if str(arrays["query_norm"]) == "unit" else "raw",
+        )
 
     def read_manifest(self) -> dict[str, Any]:
         """Return `grid.json`; empty where there is none."""
@@ -140,4 +219,26 @@ class Store:
 
     def write_manifest(self, content: dict[str, Any]) -> None:
         """Write `grid.json`."""
-        write_json(self.folder / "grid.json", json.loads(json.dumps(content)))
+        write_json(self.folder / "grid.json", content)
+
+
+def _checked(record: Any, where: str, remedy: str) -> Record:
+    missing = _REQUIRED - set(record if isinstance(record, dict) else ())
+    if missing:
+        raise FormatError(f"{where} is damaged: it lacks {sorted(missing)}. {remedy}")
+    return dict(record)
+
+
+def _line(record: Record) -> str:
+    return json.dumps(record, ensure_ascii=False) + "\n"
+
+
+def _read_arrays(path: Path) -> Arrays:
+    try:
+        with np.load(path, allow_pickle=False) as stored:
+            return {name: stored[name] for name in stored.files}
+    except (OSError, ValueError, EOFError) as error:
+        raise FormatError(
+            f"Cannot read {str(path)!r}: {error}. Remove it and run the command again: "
+            "it is made anew."
+        ) from error

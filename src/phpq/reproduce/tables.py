@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from phpq.recipes import RECIPES
-from phpq.reproduce.grid import Plan
+from phpq.reproduce.grid import GridPlan
 from phpq.reproduce.paper import PAPER, PaperTable
 from phpq.reproduce.rows import Row
 
@@ -19,7 +19,7 @@ BASE = "phpq"  # the row that variants are compared with
 UNIT = "MAP in per cent over the whole gallery, ties in random order, last epoch"
 
 
-def build_table(plan: Plan, target: str, records: Records) -> dict[str, Any]:
+def build_table(plan: GridPlan, target: str, records: Records) -> dict[str, Any]:
     """Lay out one table.
 
     Args:
@@ -61,7 +61,7 @@ def build_table(plan: Plan, target: str, records: Records) -> dict[str, Any]:
 
 
 def _row(
-    plan: Plan,
+    plan: GridPlan,
     target: str,
     row: Row,
     records: Records,

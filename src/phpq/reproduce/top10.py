@@ -10,9 +10,8 @@ import numpy as np
 from phpq.data import Dataset, hold_out
 from phpq.index import FlatIndex
 from phpq.report.pictures import HitRow, draw_hits, hit_rows, spread_queries
-from phpq.reproduce.grid import Plan
-from phpq.reproduce.kept import KeptCodes, read_kept
-from phpq.reproduce.store import Store
+from phpq.reproduce.grid import GridPlan
+from phpq.reproduce.store import KeptCodes, Store
 from phpq.reproduce.tables import Records
 
 SHOWN_QUERIES, SHOWN_HITS = 6, 10
@@ -20,7 +19,7 @@ _PAIR = ("phpq", "pqn")
 
 
 def draw_top10(
-    plan: Plan, records: Records, store: Store, dataset: Dataset | None
+    plan: GridPlan, records: Records, store: Store, dataset: Dataset | None
 ) -> tuple[bytes, dict[str, Any]] | None:
     """Draw the first hits of both methods.
 
@@ -39,7 +38,7 @@ def draw_top10(
     kept = {}
     for name in _PAIR:
         key = plan.places["top10", name, bits, plan.seeds[0]]
-        codes = read_kept(plan, store, key) if key in records else None
+        codes = store.read_codes(key) if key in records else None
         if codes is None or dataset is None:
             return None
         kept[name] = codes

@@ -8,20 +8,21 @@ from __future__ import annotations
 
 import json
 import time
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from phpq._version import __version__
-from phpq.codes import Codebooks, FloatArray, IntArray, QueryNorm
+from phpq.codes import CodeArray, Codebooks, FloatArray, IntArray
 from phpq.data import LabelledImages, hold_out
 from phpq.evaluation import LabelledEmbeddings, RetrievalScores, evaluate_codes, evaluate_float
 from phpq.recipes import remaining_config
 from phpq.reproduce.grid import Cell, recorded_config
-from phpq.reproduce.store import DONE, FORMAT, Arrays
+from phpq.reproduce.store import DONE, FORMAT, KeptCodes, Record
 from phpq.reproduce.workplace import Workplace, hardware
 
 if TYPE_CHECKING:
@@ -34,35 +35,35 @@ _PIXELS: dict[str, TrainingPixels] = {}
 KEPT_QUERIES = 1000  # embeddings of as many queries are stored for timing and pictures
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Coded:
-    """What a finished method is searched with."""
+@dataclass(slots=True)
+class _Clock:
+    """Seconds of each part of a cell, in turn."""
 
-    queries: LabelledEmbeddings
-    query_rows: IntArray  # (Q,) places in the test split
-    gallery: LabelledEmbeddings
-    gallery_rows: IntArray  # (N,) places in the training split
-    codebooks: Codebooks
-    query_norm: QueryNorm
-    learned: NDArray[np.uint8] | None = None  # (N, M) codes learned from labels
+    begun: float = field(default_factory=time.perf_counter)
+    seconds: dict[str, float] = field(default_factory=dict)
+
+    def note(self, part: str) -> None:
+        """Count the time since the last note, or since the start, to a part."""
+        now = time.perf_counter()
+        self.seconds[part] = round(now - self.begun, 2)
+        self.begun = now
 
 
-def run_cell(cell: Cell, place: Workplace) -> dict[str, Any]:
-    """Run one cell and write its files.
+def run_cell(cell: Cell, place: Workplace) -> Record:
+    """Run one cell and write its arrays.
 
     Args:
-        cell: What to run; the features that it reads must be there.
+        cell: What to run; the features or the backbone that it starts from must be there.
         place: Data set, device and folder.
 
     Returns:
-        The record, as `cells/<key>.json` holds it.
+        The record, for `Store.write_record`.
     """
-    started = datetime.now(UTC)
-    begun = time.perf_counter()
+    started, whole, clock = datetime.now(UTC), _Clock(), _Clock()
     kinds = {"training": _train, "features": _extract, "shallow": _fit, "backbone": _fine_tune}
-    run = kinds[cell.kind]
-    measured = run(cell, place)
-    record = {
+    measured = kinds[cell.kind](cell, place, clock)
+    whole.note("all")
+    return {
         "format": FORMAT,
         "key": cell.key,
         "status": DONE,
@@ -73,9 +74,7 @@ def run_cell(cell: Cell, place: Workplace) -> dict[str, Any]:
         "seed": cell.seed,
         "dataset": place.facts,
         **measured,
-    }
-    record["seconds"]["all"] = round(time.perf_counter() - begun, 2)
-    record |= {
+        "seconds": clock.seconds | whole.seconds,
         "config": recorded_config(cell.config, place.weights),
         "hardware": hardware(place.device),
         "processes_at_once": place.processes,
@@ -85,75 +84,74 @@ def run_cell(cell: Cell, place: Workplace) -> dict[str, Any]:
         "started": started.isoformat(timespec="seconds"),
         "finished": datetime.now(UTC).isoformat(timespec="seconds"),
     }
-    place.store.write_record(record)
-    return record
 
 
-def compile_for(cell: Cell, place: Workplace) -> None:
-    """Fill the compiler's cache on disk with the code of a cell, whatever its weights are."""
-    trainer, _ = _trainer(replace(cell, features=""), replace(place, compiled=True))
-    trainer.rehearse()
-
-
-def _train(cell: Cell, place: Workplace) -> dict[str, Any]:
-    trainer, seconds = _trainer(cell, place)
+def _train(cell: Cell, place: Workplace, clock: _Clock) -> Record:
+    trainer = _trainer(cell, place, clock)
     by_epoch: dict[str, float] = {}
-    before = cell.config.training.epochs - trainer.config.training.epochs  # of the classifier
+    epochs = cell.config.training.epochs
+    before = epochs - trainer.config.training.epochs  # of the classifier
     facts, by_learned = _learn(trainer, by_epoch, before=before)
-    begun = time.perf_counter()
-    coded = _coded(trainer, place)
-    measured = _measure(cell, coded, place)
-    by_epoch[str(cell.config.training.epochs)] = measured["map"]
+    clock.note("training")
+    network, pixels = trainer.evaluated_network, trainer.pixels
+    measured = _measure(
+        cell,
+        place,
+        network,
+        queries=LabelledEmbeddings(pixels.embed_test(network), pixels.test.labels),
+        gallery=LabelledEmbeddings(pixels.embed_train(network), pixels.train.labels),
+        rows=_rows(trainer, place),
+        learned=trainer.network.learned_codes(),
+    )
+    by_epoch[str(epochs)] = measured["map"]
     if "map_learned" in measured:
-        by_learned[str(cell.config.training.epochs)] = measured["map_learned"]
+        by_learned[str(epochs)] = measured["map_learned"]
         measured["learned_by_epoch"] = by_learned
         measured["best_map_learned"] = max(by_learned.values())
-    seconds |= {
-        "training": facts.pop("seconds"),
-        "evaluation": round(time.perf_counter() - begun, 2),
-    }
+    clock.note("evaluation")
+    clock.seconds["training"] = facts.pop("seconds")  # without the evaluations in between
     best = max(by_epoch, key=lambda epoch: by_epoch[epoch])
     return {
-        "epochs": cell.config.training.epochs,
+        "epochs": epochs,
         **measured,
         "best_map": by_epoch[best],
         "best_epoch": int(best),
         "by_epoch": by_epoch,
         **facts,
-        "seconds": seconds,
     }
 
 
-def _fine_tune(cell: Cell, place: Workplace) -> dict[str, Any]:
+def _fine_tune(cell: Cell, place: Workplace, clock: _Clock) -> Record:
     """Train the classifier from whose backbone several methods go on."""
     from phpq.model.weights import write_safetensors
     from phpq.training import learn_backbone
 
-    trainer, seconds = _trainer(cell, place)
-    begun = time.perf_counter()
+    trainer = _trainer(cell, place, clock)
     state = learn_backbone(trainer)
     write_safetensors(place.store.backbone_path(cell.key), state, {"format": "phpq backbone"})
-    taken = time.perf_counter() - begun
-    images = trainer.steps * cell.config.training.batch_size * cell.config.training.epochs
-    return {
-        "epochs": cell.config.training.epochs,
-        "images_per_second": round(images / taken, 1),
-        "seconds": seconds | {"training": round(taken, 2), "evaluation": 0.0},
-    }
+    clock.note("training")
+    clock.seconds["evaluation"] = 0.0
+    training = cell.config.training
+    images = trainer.steps * training.batch_size * training.epochs
+    taken = max(clock.seconds["training"], 0.01)
+    return {"epochs": training.epochs, "images_per_second": round(images / taken, 1)}
 
 
-def _extract(cell: Cell, place: Workplace) -> dict[str, Any]:
+def _extract(cell: Cell, place: Workplace, clock: _Clock) -> Record:
     """Train the classifier, if that is asked for, and store features of both splits."""
-    trainer, seconds = _trainer(cell, place)
+    trainer = _trainer(cell, place, clock)
     learns = trainer.network.learns
-    facts: dict[str, Any] = {"seconds": 0.0}
-    if learns:
-        facts, _ = _learn(trainer, {}, evaluate=False)
-    begun = time.perf_counter()
-    describer: Any = _Describer(trainer.evaluated_network)
-    pixels = trainer.pixels
-    rows = _rows(trainer, place)
-    arrays: Arrays = {
+    facts = _learn(trainer, {}, evaluate=False)[0] if learns else {"seconds": 0.0}
+    clock.note("training")
+    method: Any = trainer.evaluated_network
+    describer: Any = SimpleNamespace(  # a method whose embeddings are its features
+        embed=method.describe_features,
+        embedding_dim=method.feature_dim,
+        eval=method.eval,
+        parameters=method.parameters,
+    )
+    pixels, rows = trainer.pixels, _rows(trainer, place)
+    arrays = {
         "train": pixels.embed_train(describer).astype(np.float16),
         "train_labels": pixels.train.labels,
         "train_rows": rows[0],
@@ -165,26 +163,23 @@ def _extract(cell: Cell, place: Workplace) -> dict[str, Any]:
     queries = LabelledEmbeddings(arrays["test"].astype(np.float32), pixels.test.labels)
     scores = evaluate_float(queries, gallery, sub_vectors=1)
     place.store.write_arrays(cell, arrays)
-    seconds |= {
-        "training": facts.pop("seconds"),
-        "evaluation": round(time.perf_counter() - begun, 2),
-    }
+    clock.note("evaluation")
+    clock.seconds["training"] = facts.pop("seconds")
     return {
         "epochs": cell.config.training.epochs if learns else 0,
         "map": scores.map_percent,  # of cosine search over the features themselves
         "feature_dim": gallery.embeddings.shape[1],
         **facts,
-        "seconds": seconds,
     }
 
 
-def _fit(cell: Cell, place: Workplace) -> dict[str, Any]:
+def _fit(cell: Cell, place: Workplace, clock: _Clock) -> Record:
     """Fit a shallow method to stored features; there are no images in it."""
     import torch
 
     from phpq.model.method import build_method
 
-    begun = time.perf_counter()
+    clock.seconds["loading"] = 0.0
     stored = place.store.read_arrays(replace(cell, kind="features", key=cell.features))
     torch.manual_seed(cell.seed)
     method: Any = build_method(cell.config, int(place.facts["classes"]), load_weights=False).eval()
@@ -196,16 +191,12 @@ def _fit(cell: Cell, place: Workplace) -> dict[str, Any]:
         result: FloatArray = embedded.numpy()
         return result
 
-    coded = Coded(
-        queries=LabelledEmbeddings(embed(stored["test"]), stored["test_labels"]),
-        query_rows=stored["test_rows"],
-        gallery=LabelledEmbeddings(embed(stored["train"]), stored["train_labels"]),
-        gallery_rows=stored["train_rows"],
-        codebooks=method.export(),
-        query_norm=method.query_norm,
-    )
-    fitted = time.perf_counter()
-    measured = _measure(cell, coded, place)
+    queries = LabelledEmbeddings(embed(stored["test"]), stored["test_labels"])
+    gallery = LabelledEmbeddings(embed(stored["train"]), stored["train_labels"])
+    clock.note("training")
+    rows = stored["train_rows"], stored["test_rows"]
+    measured = _measure(cell, place, method, queries=queries, gallery=gallery, rows=rows)
+    clock.note("evaluation")
     epochs = cell.config.training.epochs if cell.config.method.features == "finetuned" else 0
     return {
         "epochs": epochs,
@@ -214,20 +205,14 @@ def _fit(cell: Cell, place: Workplace) -> dict[str, Any]:
         "best_epoch": epochs,
         "by_epoch": {str(epochs): measured["map"]},
         "features_key": cell.features,
-        "seconds": {
-            "loading": 0.0,
-            "training": round(fitted - begun, 2),
-            "evaluation": round(time.perf_counter() - fitted, 2),
-        },
     }
 
 
-def _trainer(cell: Cell, place: Workplace) -> tuple[Trainer, dict[str, float]]:
+def _trainer(cell: Cell, place: Workplace, clock: _Clock) -> Trainer:
     from phpq.model.retrieval import resolve_device
     from phpq.model.weights import read_safetensors
     from phpq.training import SilentReporter, Trainer
 
-    begun = time.perf_counter()
     backbone = None
     if cell.features:
         backbone, _ = read_safetensors(place.store.backbone_path(cell.features))
@@ -246,10 +231,11 @@ def _trainer(cell: Cell, place: Workplace) -> tuple[Trainer, dict[str, float]]:
         backbone=backbone,
     )
     if compiled:
-        trainer.compile_evaluation()  # from the cache on disk, but for who fills that
+        trainer.compile_evaluation()
     _PIXELS.clear()
     _PIXELS[shared] = trainer.pixels
-    return trainer, {"loading": round(time.perf_counter() - begun, 2)}
+    clock.note("loading")
+    return trainer
 
 
 def is_compiled(cell: Cell, place: Workplace) -> bool:
@@ -294,38 +280,43 @@ def _learn(
     return facts, learned
 
 
-def _coded(trainer: Trainer, place: Workplace) -> Coded:
-    network, pixels = trainer.evaluated_network, trainer.pixels
-    gallery_rows, query_rows = _rows(trainer, place)
-    return Coded(
-        queries=LabelledEmbeddings(pixels.embed_test(network), pixels.test.labels),
-        query_rows=query_rows,
-        gallery=LabelledEmbeddings(pixels.embed_train(network), pixels.train.labels),
-        gallery_rows=gallery_rows,
-        codebooks=network.export(),
-        query_norm=network.query_norm,
-        learned=trainer.network.learned_codes(),
-    )
+def _measure(
+    cell: Cell,
+    place: Workplace,
+    method: Any,
+    *,
+    queries: LabelledEmbeddings,
+    gallery: LabelledEmbeddings,
+    rows: tuple[IntArray, IntArray],
+    learned: CodeArray | None = None,
+) -> Record:
+    """Return MAP, P@N and the health of the codes; store codes if they are to be kept.
 
+    Args:
+        cell: What was run.
+        place: Where.
+        method: As trained or fitted: gives the codebooks.
+        queries: Q test images.
+        gallery: N training images.
+        rows: (N,) and (Q,), places of gallery and queries in their splits.
+        learned: (N, M) codes that the method learned from labels.
+    """
+    books: Codebooks = method.export()
+    codes = books.encode(gallery.embeddings)
 
-def _measure(cell: Cell, coded: Coded, place: Workplace) -> dict[str, Any]:
-    """Return MAP, P@N and the health of the codes; store codes if they are to be kept."""
-    codes = coded.codebooks.encode(coded.gallery.embeddings)
-    cutoffs = [n for n in CUTOFFS if n <= len(codes)]
-
-    def scores(gallery: NDArray[np.uint8]) -> RetrievalScores:
+    def scores(codes: CodeArray) -> RetrievalScores:
         return evaluate_codes(
-            coded.queries,
-            gallery,
-            gallery_labels=coded.gallery.labels,
-            codebooks=coded.codebooks,
-            query_norm=coded.query_norm,
-            cutoffs=cutoffs,
+            queries,
+            codes,
+            gallery_labels=gallery.labels,
+            codebooks=books,
+            query_norm=method.query_norm,
+            cutoffs=[n for n in CUTOFFS if n <= len(codes)],
         )
 
     plain = scores(codes)
     facts = plain.to_dict()
-    measured: dict[str, Any] = {
+    measured: Record = {
         "map": plain.map_percent,
         "map_range": list(plain.map_range_percent),
         "precision_at": facts["precision_at"],
@@ -333,35 +324,29 @@ def _measure(cell: Cell, coded: Coded, place: Workplace) -> dict[str, Any]:
         "gallery": plain.gallery,
         "queries": plain.queries,
     }
-    if coded.learned is not None:
-        learned = scores(coded.learned)
-        measured["map_learned"] = learned.map_percent
-        measured["map_learned_range"] = list(learned.map_range_percent)
-        measured["precision_at_learned"] = learned.to_dict()["precision_at"]
+    if learned is not None:
+        other = scores(learned)
+        measured["map_learned"] = other.map_percent
+        measured["map_learned_range"] = list(other.map_range_percent)
+        measured["precision_at_learned"] = other.to_dict()["precision_at"]
     if cell.keep:
-        if coded.codebooks.unit:  # float vectors say more than their codes; signs do not
-            exact = evaluate_float(
-                coded.queries, coded.gallery, sub_vectors=coded.codebooks.num_codebooks
-            )
+        if books.unit:  # float vectors say more than their codes; signs do not
+            exact = evaluate_float(queries, gallery, sub_vectors=books.num_codebooks)
             measured["map_float"] = exact.map_percent
-        place.store.write_arrays(cell, _kept(coded, codes))
+        most = min(KEPT_QUERIES, len(queries))
+        some = np.unique(np.linspace(0, len(queries) - 1, most).round().astype(int))
+        kept = KeptCodes(
+            codebooks=books,
+            codes=codes if learned is None else learned,
+            gallery_rows=rows[0],
+            gallery_labels=gallery.labels,
+            queries=queries.embeddings[some],
+            query_rows=rows[1][some],
+            query_labels=queries.labels[some],
+            query_norm=method.query_norm,
+        )
+        place.store.write_codes(cell, kept)
     return measured
-
-
-def _kept(coded: Coded, codes: NDArray[np.uint8]) -> Arrays:
-    total = len(coded.queries)
-    chosen = np.unique(np.linspace(0, total - 1, min(KEPT_QUERIES, total)).round().astype(int))
-    return {
-        "gallery_codes": codes if coded.learned is None else coded.learned,
-        "gallery_labels": coded.gallery.labels.astype(np.int32),
-        "gallery_rows": coded.gallery_rows.astype(np.int32),
-        "codebooks": coded.codebooks.codewords.astype(np.float16),
-        "unit": np.array(coded.codebooks.unit),
-        "query_norm": np.array(coded.query_norm),
-        "queries": coded.queries.embeddings[chosen].astype(np.float16),
-        "query_labels": coded.queries.labels[chosen].astype(np.int32),
-        "query_rows": coded.query_rows[chosen].astype(np.int32),
-    }
 
 
 def _rows(trainer: Trainer, place: Workplace) -> tuple[IntArray, IntArray]:
@@ -378,20 +363,3 @@ def _rows(trainer: Trainer, place: Workplace) -> tuple[IntArray, IntArray]:
         places(dataset.train, trainer.pixels.train),
         places(dataset.test, trainer.pixels.test),
     )
-
-
-class _Describer:
-    """Shows a shallow method's features to what embeds images."""
-
-    def __init__(self, method: Any) -> None:
-        self.method = method
-        self.embedding_dim = method.feature_dim
-
-    def eval(self) -> None:
-        self.method.eval()
-
-    def parameters(self) -> Any:
-        return self.method.parameters()
-
-    def embed(self, images: Any, *, mirrored: bool = False) -> Any:
-        return self.method.describe_features(images, mirrored=mirrored)

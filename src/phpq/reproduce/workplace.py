@@ -8,44 +8,29 @@ from __future__ import annotations
 import os
 import platform
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from phpq.data import Dataset, LabelledImages, decode_all, hold_out, open_dataset
+from phpq.data import Dataset, decode_all, hold_out, open_dataset
 from phpq.reproduce.grid import Cell
 from phpq.reproduce.store import Store
-
-if TYPE_CHECKING:
-    from PIL.Image import Image
 
 
 @dataclass(frozen=True, slots=True)
 class Workplace:
-    """What all cells of a worker share.
+    """What all cells of a worker share."""
 
-    Attributes:
-        store: Where results go.
-        source: What opens the data set.
-        facts: Of the data set, see `Subject.facts`.
-        device: "auto", "cpu", "cuda" ...
-        cache: Folder of decoded pixels.
-        home: Where downloads are kept; None is the default.
-        commit: Of the code; may be empty.
-        processes: Cells that run at once, for the record.
-        compiled: Whether trainings that leave it open compile their backbones.
-    """
-
-    store: Store
-    source: str
-    facts: dict[str, Any]
-    device: str
-    cache: Path
-    home: Path | None = None
-    commit: str = ""
-    processes: int = 1
-    compiled: bool = False
+    store: Store  # where results go
+    source: str  # what opens the data set
+    facts: dict[str, Any]  # of the data set, see `Subject.facts`
+    device: str  # "auto", "cpu", "cuda" ...
+    cache: Path  # folder of decoded pixels
+    home: Path | None = None  # where downloads are kept; None is the default
+    commit: str = ""  # of the code
+    processes: int = 1  # cells that run at once, for the record
+    compiled: bool = False  # whether trainings that leave it open compile their backbones
 
     @property
     def weights(self) -> str:
@@ -53,38 +38,8 @@ class Workplace:
         return str(self.facts["weights"])
 
     def open(self) -> Dataset:
-        """Open the data set, once a process."""
-        return _opened(self.source, self.home)
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return plain data, for a worker process."""
-        return {
-            "folder": str(self.store.folder),
-            "source": self.source,
-            "facts": self.facts,
-            "device": self.device,
-            "cache": str(self.cache),
-            "home": None if self.home is None else str(self.home),
-            "commit": self.commit,
-            "processes": self.processes,
-            "compiled": self.compiled,
-        }
-
-    @classmethod
-    def from_dict(cls, data: dict[str, Any]) -> Workplace:
-        """Read what `to_dict` wrote."""
-        home = data["home"]
-        return cls(
-            store=Store(Path(data["folder"])),
-            source=data["source"],
-            facts=data["facts"],
-            device=data["device"],
-            cache=Path(data["cache"]),
-            home=None if home is None else Path(home),
-            commit=data["commit"],
-            processes=data["processes"],
-            compiled=data["compiled"],
-        )
+        """Open the data set, once per process."""
+        return _open(self.source, self.home)
 
 
 def decode_once(cells: Sequence[Cell], place: Workplace) -> None:
@@ -98,32 +53,13 @@ def decode_once(cells: Sequence[Cell], place: Workplace) -> None:
         if data.holdout_per_class:
             dataset = hold_out(dataset, data.holdout_per_class, seed=0)
         for images in (dataset.train, dataset.test):
-            if images.path(0) is not None:  # drawn images are drawn once a process
+            if images.path(0) is not None:  # drawn images are not cached
                 decode_all(images, data, cache=place.cache)
 
 
-@dataclass(frozen=True, slots=True)
-class _DrawnImages:
-    """Images that were drawn before: every cell reads them again."""
-
-    images: tuple[Image, ...]
-
-    def read(self, index: int) -> Image:
-        return self.images[index]
-
-
 @lru_cache(maxsize=1)
-def _opened(source: str, home: Path | None) -> Dataset:
-    """Open a data set once a process; what is drawn is drawn once."""
-    dataset = open_dataset(source, home=home)
-    if not source.startswith("plumage:"):
-        return dataset
-
-    def drawn(split: LabelledImages) -> LabelledImages:
-        images = tuple(split.read(index) for index in range(len(split)))
-        return replace(split, reader=_DrawnImages(images))
-
-    return replace(dataset, train=drawn(dataset.train), test=drawn(dataset.test))
+def _open(source: str, home: Path | None) -> Dataset:
+    return open_dataset(source, home=home)
 
 
 @lru_cache(maxsize=1)
