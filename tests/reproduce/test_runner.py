@@ -216,7 +216,9 @@ def test_in_this_process(finished: Finished) -> None:
     again = run_plan(finished.plan, finished.place, processes=0, say=lambda text: None)
     assert again.ran == []
     assert (
-        again.records == finished.result.records == collect(finished.plan, finished.place).records
+        again.records
+        == finished.result.records
+        == collect(finished.plan, finished.place.store).records
     )
 
 

@@ -99,7 +99,7 @@ def test_a_cell_that_must_keep_codes_is_not_finished_without(store: Store) -> No
     arrays = {"codes": np.arange(6, dtype=np.uint8).reshape(3, 2), "norm": np.array("unit")}
     store.write_arrays(cell, arrays)
     assert store.finished([cell], "none")
-    again = store.read_arrays(cell)
+    again = store.read_arrays(store.arrays_path(cell))
     assert str(again["norm"]) == "unit"
     np.testing.assert_array_equal(again["codes"], arrays["codes"])
 
@@ -114,12 +114,12 @@ def test_damage_is_named(store: Store) -> None:
     cell = plan.cells[0]
     store.arrays_path(cell).write_bytes(b"not an archive")
     with pytest.raises(FormatError, match=r"Cannot read .*made anew"):
-        store.read_arrays(cell)
+        store.read_arrays(store.arrays_path(cell))
     store.records_path.write_text("{\n{}\n", "utf-8")
-    with pytest.raises(FormatError, match=r"line 1, is damaged.*run again"):
+    with pytest.raises(FormatError, match=r"Line 1 of .*is damaged.*run again"):
         store.read_records()
     store.records_path.write_text("\n{}\n", "utf-8")
-    with pytest.raises(FormatError, match=r"line 2, .*lacks.*run again"):
+    with pytest.raises(FormatError, match=r"Line 2 of .*lacks.*run again"):
         store.read_records()
     store.records_path.unlink()
     (store.folder / "cells" / "old.json").write_text("{}", "utf-8")

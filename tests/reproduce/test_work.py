@@ -108,7 +108,7 @@ def test_held_out_queries(tmp_path: Path) -> None:
     place = tiny_place(plan, tmp_path)
     record = run_cell(plan.cells[0], place)
     assert (record["gallery"], record["queries"]) == (20, 4)
-    rows = place.store.read_arrays(plan.cells[0])["gallery_rows"]
+    rows = place.store.read_arrays(place.store.arrays_path(plan.cells[0]))["gallery_rows"]
     np.testing.assert_array_equal(rows, np.arange(20))
 
 

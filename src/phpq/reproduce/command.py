@@ -86,32 +86,31 @@ def reproduce(options: Options, *, say: Say) -> Outcome:
     expand_targets(options.target)
     check_methods(options.methods)
     subject, dataset, folder = _subject(options)
-    seeds = options.seeds
-    if seeds is None:
-        seeds = (0,) if subject.drawn else (0, 1, 2)
     plan = make_plan(
-        subject, options.target, bits=options.bits, seeds=seeds, methods=options.methods
+        subject,
+        options.target,
+        bits=options.bits,
+        seeds=((0,) if subject.drawn else (0, 1, 2)) if options.seeds is None else options.seeds,
+        methods=options.methods,
     )
     store = Store(folder)
     if options.run:
         result = _run(options, plan, store, say)
     else:
-        place = Workplace(store, subject.source, subject.facts(), "cpu", store.pixels)
-        result = collect(plan, place)
+        result = collect(plan, store)
         if not result.records:
             raise ConfigError(
                 f"There is no finished cell of this grid in {str(folder)!r}. Run it first, with "
                 "the same options and without --report-only."
             )
-    if not options.report:
-        return Outcome(plan, result, folder, {}, ())
-    if find_spec("jinja2") is None:
+    if options.report and find_spec("jinja2") is None:
         say("pages are left for later: jinja2 is not installed here. Elsewhere: --report-only")
-        return Outcome(plan, result, folder, {}, ())
-    from phpq.reproduce.pages import write_pages
+    elif options.report:
+        from phpq.reproduce.pages import write_pages
 
-    tables, pages = write_pages(plan, result.records, store, dataset=dataset, word=options.target)
-    return Outcome(plan, result, folder, tables, pages)
+        written = write_pages(plan, result.records, store, dataset=dataset, word=options.target)
+        return Outcome(plan, result, folder, *written)
+    return Outcome(plan, result, folder, {}, ())
 
 
 def _run(options: Options, plan: GridPlan, store: Store, say: Say) -> GridResult:

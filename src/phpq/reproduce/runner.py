@@ -26,7 +26,7 @@ from typing import Any
 
 from phpq.recipes import remaining_config
 from phpq.reproduce.grid import SHARED, Cell, GridPlan, recorded_config
-from phpq.reproduce.store import FAILED, FORMAT
+from phpq.reproduce.store import FAILED, Store, record_head
 from phpq.reproduce.work import run_cell
 from phpq.reproduce.workplace import Workplace, decode_once
 
@@ -54,48 +54,47 @@ class GridResult:
     cell_seconds: float = 0.0  # summed over the cells that were run now
 
 
-def collect(plan: GridPlan, place: Workplace, *, with_arrays: bool = False) -> GridResult:
+def collect(plan: GridPlan, store: Store, *, with_arrays: bool = False) -> GridResult:
     """Look up what is there, and run nothing.
 
-    Args:
-        plan: What is asked for.
-        place: Where.
-        with_arrays: Count a cell only if what it stored beside its figures is there too. Tables
-            need the figures alone.
+    Tables need records alone; other cells may need the arrays beside them.
     """
-    records = place.store.finished(plan.cells, plan.subject.weights, with_arrays=with_arrays)
+    records = store.finished(plan.cells, plan.subject.weights, with_arrays=with_arrays)
     return GridResult(records, reused=list(records))
 
 
 def run_plan(plan: GridPlan, place: Workplace, *, processes: int, say: Say) -> GridResult:
-    """Run every cell that is not finished.
+    """Run every cell that is not finished, and say a line for each.
 
     Args:
         plan: What is asked for.
         place: Data set, device and folder.
         processes: Cells at once; 0 runs them one by one in this process.
-        say: Gets one line for each cell.
+        say: Gets the lines.
     """
     begun = time.perf_counter()
     place.store.prepare()
-    result = collect(plan, place, with_arrays=True)
-    waiting = []
-    for cell in plan.cells:
-        fitted = cell.kind == "shallow" and cell.config.method.name in FITTED_BY_FAISS
-        if cell.key not in result.records:
-            if fitted and find_spec("faiss") is None:
-                result.left[cell.key] = NO_FAISS
-            else:
-                waiting.append(cell)
+    result = collect(plan, place.store, with_arrays=True)
+    waiting = [cell for cell in plan.cells if cell.key not in result.records]
     # What cells start from is made for those that are to be run, here or elsewhere, only.
-    wanted = {cell.features for cell in plan.cells if cell.key not in result.records}
-    waiting = [cell for cell in waiting if cell.kind not in SHARED or cell.key in wanted]
+    wanted = {cell.features for cell in waiting}
+    if find_spec("faiss") is None:
+        fitted = [
+            c for c in waiting if c.kind == "shallow" and c.config.method.name in FITTED_BY_FAISS
+        ]
+        result.left = dict.fromkeys((cell.key for cell in fitted), NO_FAISS)
+    waiting = [
+        cell
+        for cell in waiting
+        if cell.key not in result.left and (cell.kind not in SHARED or cell.key in wanted)
+    ]
     left = f", {len(result.left)} left for later ({NO_FAISS})" if result.left else ""
     say(f"{len(plan.cells)} cells: {len(result.reused)} are there, {len(waiting)} to run{left}")
+    size = min(processes, len(waiting))
     if waiting:
-        run = _Run(waiting, place, result, say)
-        with _workers(min(processes, len(waiting)), place.device) as start:
-            run.go([start() for _ in range(max(1, min(processes, len(waiting))))], start)
+        with _workers(size, place.device) as start:
+            workers = [start() for _ in range(max(1, size))]
+            _Run(waiting, place, result, say).go(workers, start)
     result.seconds = time.perf_counter() - begun
     return result
 
@@ -168,7 +167,9 @@ class _Run:
         if "error" in answer:
             result.failed[cell.key] = answer["error"]
             store.write_log(cell.key, answer["log"])
-            store.write_record(self._failure(cell, answer["error"]))
+            settings = recorded_config(cell.config, self.place.weights)
+            failure = {"error": answer["error"], "config": settings, "commit": self.place.commit}
+            store.write_record(record_head(cell, FAILED) | failure)
             log = store.log_path(cell.key)
             self.say(f"[{number}/{self.total}] {cell.label}: failed, {answer['error']} ({log})")
             return
@@ -182,20 +183,6 @@ class _Run:
         if "map_learned" in record:
             scores += f", {record['map_learned']:.2f} with learned codes"
         self.say(f"[{number}/{self.total}] {cell.label}: {scores} ({seconds:.1f} s)")
-
-    def _failure(self, cell: Cell, error: str) -> dict[str, Any]:
-        return {
-            "format": FORMAT,
-            "key": cell.key,
-            "status": FAILED,
-            "kind": cell.kind,
-            "method": cell.config.method.name,
-            "bits": cell.bits,
-            "seed": cell.seed,
-            "error": error,
-            "config": recorded_config(cell.config, self.place.weights),
-            "commit": self.place.commit,
-        }
 
 
 class Compiling:

@@ -32,6 +32,7 @@ FORMAT = 1  # of a record; one of another format is run again
 Arrays = dict[str, NDArray[Any]]
 Record = dict[str, Any]
 _REQUIRED = {"format", "key", "status", "config"}
+_REMEDY = "Remove it: the cell is run again."
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -99,24 +100,23 @@ class Store:
 
         What a killed process left of the last line is ignored.
         """
-        records = {}
-        for path in self._old_records():
-            remedy = "Remove it: the cell is run again."
-            record = _checked(read_json(path, remedy=remedy), str(path), remedy)
-            records[record["key"]] = record
         path = self.records_path
-        lines = path.read_bytes().split(b"\n") if path.is_file() else [b""]
-        for number, line in enumerate(lines, start=1):
-            where = f"{str(path)!r}, line {number},"
-            remedy = "Remove that line: the cell is run again."
+        lines = path.read_bytes().split(b"\n") if path.is_file() else []
+        texts = {repr(str(old)): old.read_bytes() for old in self._old_records()}
+        texts |= {f"Line {n} of {str(path)!r}": line for n, line in enumerate(lines, 1) if line}
+        half = f"Line {len(lines)} of {str(path)!r}"  # all whole lines have a newline after them
+        records: dict[str, Record] = {}
+        for where, text in texts.items():
             try:
-                record = json.loads(line or "null")
-            except ValueError as error:
-                if number < len(lines):
-                    raise FormatError(f"{where} is damaged: {error}. {remedy}") from error
-                break
-            if record is not None:
-                records[record["key"]] = _checked(record, where, remedy)
+                record = json.loads(text)
+                missing = _REQUIRED - set(record)
+            except (ValueError, TypeError) as error:
+                if where == half:
+                    break
+                raise FormatError(f"{where} is damaged: {error}. {_REMEDY}") from error
+            if missing:
+                raise FormatError(f"{where} is damaged: it lacks {sorted(missing)}. {_REMEDY}")
+            records[record["key"]] = record
         return records
 
     def finished(
@@ -172,13 +172,16 @@ class Store:
         np.savez_compressed(buffer, allow_pickle=False, **arrays)
         write_bytes(self.arrays_path(cell), buffer.getvalue())
 
-    def read_arrays(self, cell: Cell) -> Arrays:
-        """Read a cell's arrays.
-
-        Raises:
-            FormatError: If they are missing or damaged.
-        """
-        return _read_arrays(self.arrays_path(cell))
+    def read_arrays(self, path: Path) -> Arrays:
+        """Read what `write_arrays` wrote; a `FormatError` names what is missing or damaged."""
+        try:
+            with np.load(path, allow_pickle=False) as stored:
+                return {name: stored[name] for name in stored.files}
+        except (OSError, ValueError, EOFError) as error:
+            raise FormatError(
+                f"Cannot read {str(path)!r}: {error}. Remove it and run the command again: "
+                "it is made anew."
+            ) from error
 
     def write_codes(self, cell: Cell, kept: KeptCodes) -> None:
         """Write a cell's codes and queries, rounded to what figures need."""
@@ -200,7 +203,7 @@ class Store:
         path = self.folder / "cells" / f"{key}.npz"
         if not path.is_file():
             return None
-        arrays = _read_arrays(path)
+        arrays = self.read_arrays(path)
         return KeptCodes(
             codebooks=Codebooks(arrays["codebooks"].astype(np.float32), unit=bool(arrays["unit"])),
             codes=arrays["gallery_codes"],
@@ -222,23 +225,18 @@ class Store:
         write_json(self.folder / "grid.json", content)
 
 
-def _checked(record: Any, where: str, remedy: str) -> Record:
-    missing = _REQUIRED - set(record if isinstance(record, dict) else ())
-    if missing:
-        raise FormatError(f"{where} is damaged: it lacks {sorted(missing)}. {remedy}")
-    return dict(record)
+def record_head(cell: Cell, status: str) -> Record:
+    """Return what the record of a cell begins with, be it done or failed."""
+    return {
+        "format": FORMAT,
+        "key": cell.key,
+        "status": status,
+        "kind": cell.kind,
+        "method": cell.config.method.name,
+        "bits": cell.bits,
+        "seed": cell.seed,
+    }
 
 
 def _line(record: Record) -> str:
     return json.dumps(record, ensure_ascii=False) + "\n"
-
-
-def _read_arrays(path: Path) -> Arrays:
-    try:
-        with np.load(path, allow_pickle=False) as stored:
-            return {name: stored[name] for name in stored.files}
-    except (OSError, ValueError, EOFError) as error:
-        raise FormatError(
-            f"Cannot read {str(path)!r}: {error}. Remove it and run the command again: "
-            "it is made anew."
-        ) from error

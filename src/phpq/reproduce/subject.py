@@ -38,34 +38,23 @@ _DRAWN = (
     "training.precision=float32",
     "training.images_on_device=on",
 )
+_FACTS = ("name", "fingerprint", "classes", "gallery", "queries", "weights")
 _OF_DATASET = {"dogs120": ("loss.tau=0.25",)}  # as the paper sets it
 
 
 @dataclass(frozen=True, slots=True)
 class Subject:
-    """A data set and the settings that all methods share on it.
+    """A data set and the settings that all methods share on it."""
 
-    Attributes:
-        name: Of the data set, as "cub200".
-        source: What `open_dataset` opens.
-        fingerprint: Of the ids and labels of both splits.
-        classes: How many there are.
-        gallery: Training images.
-        queries: Test images.
-        base: Settings before any method, code length or seed.
-        settings: Those of them that were asked for: they count more than a method's recipe.
-        weights: What the backbone starts from, by content: "none", "hub", or name and checksum.
-    """
-
-    name: str
-    source: str
-    fingerprint: str
+    name: str  # of the data set, as "cub200"
+    source: str  # what `open_dataset` opens
+    fingerprint: str  # of the ids and labels of both splits
     classes: int
-    gallery: int
-    queries: int
-    base: RunConfig
-    settings: tuple[str, ...]
-    weights: str
+    gallery: int  # training images
+    queries: int  # test images
+    weights: str  # where backbones start, by content: "none", "hub", or name and checksum
+    base: RunConfig  # before any method, code length or seed
+    settings: tuple[str, ...]  # those that were asked for: they count more than a method's recipe
 
     @property
     def pixel_bytes(self) -> int:
@@ -79,15 +68,7 @@ class Subject:
 
     def facts(self) -> dict[str, Any]:
         """Return what a result needs to say about its data set, as plain data."""
-        return {
-            "name": self.name,
-            "fingerprint": self.fingerprint,
-            "classes": self.classes,
-            "gallery": self.gallery,
-            "queries": self.queries,
-            "weights": self.weights,
-            "drawn": self.drawn,
-        }
+        return {name: getattr(self, name) for name in (*_FACTS, "drawn")}
 
 
 def open_subject(
@@ -106,9 +87,6 @@ def open_subject(
         settings: Texts such as "training.batch_size=64", for every cell.
         epochs: Of every training; None leaves the default.
         home: Where downloads are kept.
-
-    Returns:
-        The subject, and the opened data set.
     """
     dataset = open_dataset(SMALL_PLUMAGE if spec == "plumage" else spec, home=home)
     drawn = dataset.source if dataset.source.startswith("plumage:") else ""
@@ -132,28 +110,15 @@ def open_subject(
 def recall_subject(
     facts: Mapping[str, Any], *, settings: Sequence[str] = (), epochs: int | None = None
 ) -> Subject:
-    """Return a subject as an earlier command wrote it down, without its images or weights.
+    """Return a subject by the facts that an earlier command wrote down, without images or weights.
 
-    Args:
-        facts: From `Subject.facts`, read back.
-        settings: As for `open_subject`.
-        epochs: As for `open_subject`.
+    Settings and epochs are as for `open_subject`.
     """
     asked = _asked(settings, epochs)
-    return Subject(
-        name=str(facts["name"]),
-        source=str(facts["drawn"]),
-        fingerprint=str(facts["fingerprint"]),
-        classes=int(facts["classes"]),
-        gallery=int(facts["gallery"]),
-        queries=int(facts["queries"]),
-        # Not to be read: but rows are named by what the backbone started from.
-        base=_base_config(
-            facts["name"], facts["drawn"], weights=str(facts["weights"]), asked=asked
-        ),
-        settings=asked,
-        weights=str(facts["weights"]),
-    )
+    # These weights are not to be read: but rows are named by what the backbone started from.
+    base = _base_config(facts["name"], facts["drawn"], weights=facts["weights"], asked=asked)
+    known = {name: facts[name] for name in _FACTS}
+    return Subject(**known, source=facts["drawn"], base=base, settings=asked)
 
 
 def _asked(settings: Sequence[str], epochs: int | None) -> tuple[str, ...]:

@@ -22,7 +22,7 @@ from phpq.data import LabelledImages, hold_out
 from phpq.evaluation import LabelledEmbeddings, RetrievalScores, evaluate_codes, evaluate_float
 from phpq.recipes import remaining_config
 from phpq.reproduce.grid import Cell, recorded_config
-from phpq.reproduce.store import DONE, FORMAT, KeptCodes, Record
+from phpq.reproduce.store import DONE, Arrays, KeptCodes, Record, record_head
 from phpq.reproduce.workplace import Workplace, hardware
 
 if TYPE_CHECKING:
@@ -64,14 +64,8 @@ def run_cell(cell: Cell, place: Workplace) -> Record:
     measured = kinds[cell.kind](cell, place, clock)
     whole.note("all")
     return {
-        "format": FORMAT,
-        "key": cell.key,
-        "status": DONE,
-        "kind": cell.kind,
-        "method": cell.config.method.name,
+        **record_head(cell, DONE),
         "features": cell.config.method.features if cell.kind != "training" else None,
-        "bits": cell.bits,
-        "seed": cell.seed,
         "dataset": place.facts,
         **measured,
         "seconds": clock.seconds | whole.seconds,
@@ -151,7 +145,7 @@ def _extract(cell: Cell, place: Workplace, clock: _Clock) -> Record:
         parameters=method.parameters,
     )
     pixels, rows = trainer.pixels, _rows(trainer, place)
-    arrays = {
+    arrays: Arrays = {
         "train": pixels.embed_train(describer).astype(np.float16),
         "train_labels": pixels.train.labels,
         "train_rows": rows[0],
@@ -180,7 +174,9 @@ def _fit(cell: Cell, place: Workplace, clock: _Clock) -> Record:
     from phpq.model.method import build_method
 
     clock.seconds["loading"] = 0.0
-    stored = place.store.read_arrays(replace(cell, kind="features", key=cell.features))
+    stored = place.store.read_arrays(
+        place.store.arrays_path(replace(cell, kind="features", key=cell.features))
+    )
     torch.manual_seed(cell.seed)
     method: Any = build_method(cell.config, int(place.facts["classes"]), load_weights=False).eval()
     method.fit_features(torch.from_numpy(stored["train"].astype(np.float32)), seed=cell.seed)
