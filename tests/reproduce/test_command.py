@@ -9,6 +9,7 @@ import pytest
 
 from made_up_grids import BIRDS, TINY, tiny_subject
 from phpq.errors import ConfigError, DataError
+from phpq.files import write_json
 from phpq.reproduce import command
 from phpq.reproduce.command import Options, choose_processes, reproduce
 from phpq.reproduce.store import Store
@@ -42,6 +43,22 @@ def test_a_grid_goes_on_where_it_stopped(tmp_path: Path) -> None:
     third = reproduce(options(tmp_path), say=said.append)
     assert third.result.ran == []
     assert third.to_dict()["cells"]["reused"] == 5
+
+
+def test_a_folder_of_version_0_1_0_goes_on(tmp_path: Path) -> None:
+    reproduce(options(tmp_path), say=lambda text: None)
+    store = Store(tmp_path)
+    records = store.read_records()
+    for key, record in records.items():
+        write_json(tmp_path / "cells" / f"{key}.json", record)
+    store.records_path.unlink()
+    told = reproduce(options(tmp_path, run=False), say=lambda text: None)
+    assert told.result.records == records
+    assert not store.records_path.exists()  # a report changes nothing
+    again = reproduce(options(tmp_path), say=lambda text: None)
+    assert (len(again.result.ran), len(again.result.reused)) == (0, 5)
+    assert store.read_records() == records
+    assert not list(tmp_path.glob("cells/*.json"))
 
 
 def test_a_report_needs_neither_images_nor_weights(tmp_path: Path) -> None:

@@ -66,13 +66,14 @@ def test_half_a_line_is_ignored_and_repaired(store: Store, cut: int) -> None:
     # All but the newline: nothing is lost.
     known = [first, second] if cut == -1 else [first]
     assert list(store.read_records().values()) == known
+    store.prepare()
     store.write_record(second | {"map": 70.0})
     assert [record["map"] for record in store.read_records().values()] == [50.0, 70.0]
     assert store.records_path.read_bytes().startswith(whole)
 
 
 def test_a_folder_of_version_0_1_0(store: Store) -> None:
-    """One file per cell: they are read, and moved into the one file by the first write."""
+    """One file per cell: they are read, and moved into the one file by who is to write."""
     plan = tiny_plan("table1", "dpsh", "csq", seeds=(0, 1))
     *old, new = (made_up_record(cell, plan, 50.0) for cell in plan.cells)
     for record in old:
@@ -80,6 +81,7 @@ def test_a_folder_of_version_0_1_0(store: Store) -> None:
     expected = {record["key"]: record for record in old}
     assert store.read_records() == expected
     assert not store.records_path.exists()
+    store.prepare()
     newer = old[0] | {"map": 60.0}
     for record in (new, newer):
         store.write_record(record)
@@ -88,6 +90,9 @@ def test_a_folder_of_version_0_1_0(store: Store) -> None:
     # Killed before the old files were removed: the one file is the newer.
     write_json(store.folder / "cells" / f"{newer['key']}.json", old[0])
     assert store.read_records()[newer["key"]]["map"] == 60.0
+    store.prepare()
+    assert store.read_records()[newer["key"]]["map"] == 60.0
+    assert not list(store.folder.glob("cells/*.json"))
 
 
 def test_a_cell_that_must_keep_codes_is_not_finished_without(store: Store) -> None:

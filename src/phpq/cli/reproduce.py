@@ -9,6 +9,7 @@ import typer
 
 from phpq.cli.output import messages, print_facts, print_json
 from phpq.cli.settings import home
+from phpq.errors import ConfigError
 
 if TYPE_CHECKING:
     from phpq.reproduce.command import Outcome
@@ -20,10 +21,7 @@ Target = Annotated[
     ),
 ]
 DatasetName = Annotated[
-    str,
-    typer.Option(
-        "--dataset", help="cub200, dogs120, plumage, a folder of class folders, or a table."
-    ),
+    str, typer.Option(help="cub200, dogs120, plumage, a folder of class folders, or a table.")
 ]
 Bits = Annotated[str, typer.Option(help="Code lengths.")]
 Methods = Annotated[
@@ -121,8 +119,6 @@ def reproduce(
 
 
 def _numbers(option: str, text: str) -> list[int]:
-    from phpq.errors import ConfigError
-
     try:
         return [int(part) for part in text.split(",") if part.strip()]
     except ValueError as error:

@@ -224,15 +224,9 @@ def _note_subject(store: Store, subject: Subject) -> None:
 
 def _commit() -> str:
     """Ask git which commit this code is; empty where there is none."""
+    words = ["git", "-C", str(Path(__file__).parent), "describe", "--always", "--dirty"]
     try:
-        asked = subprocess.run(
-            ["git", "describe", "--always", "--dirty"],
-            cwd=Path(__file__).parent,
-            capture_output=True,
-            text=True,
-            timeout=10,
-            check=False,
-        )
-    except (OSError, subprocess.TimeoutExpired):
+        asked = subprocess.run(words, capture_output=True, text=True, timeout=10, check=True)
+    except (OSError, subprocess.SubprocessError):
         return ""
-    return asked.stdout.strip() if not asked.returncode else ""
+    return asked.stdout.strip()

@@ -6,7 +6,7 @@ logs/<key>.log      why a cell failed          features/<key>.safetensors  a sha
 grid.json           data set, cost             pixels/             decoded images
 
 Version 0.1.0 wrote one `cells/<key>.json` per cell. Such files are read too, and moved into
-`cells.jsonl` by the first command that runs a cell.
+`cells.jsonl` by the first command that is to run cells.
 """
 
 from __future__ import annotations
@@ -57,12 +57,15 @@ class KeptCodes:
 
 @dataclass(frozen=True, slots=True)
 class Store:
-    """Reads and writes the files of a grid. One process at a time writes records."""
+    """Reads and writes the files of a grid. One process at a time writes, and it prepares first."""
 
     folder: Path
 
     def prepare(self) -> None:
-        """Make the folders."""
+        """Make the folders; bring the file of records into order.
+
+        Records of version 0.1.0 move into it, and half a last line is dropped.
+        """
         try:
             for name in ("cells", "features", "logs"):
                 (self.folder / name).mkdir(parents=True, exist_ok=True)
@@ -71,6 +74,11 @@ class Store:
                 f"Cannot make the folder {str(self.folder)!r}: {error.strerror}. "
                 "Give another (--out DIR)."
             ) from error
+        path, old = self.records_path, self._old_records()
+        if old or (path.is_file() and path.read_bytes()[-1:] not in (b"", b"\n")):
+            write_text(path, "".join(map(_line, self.read_records().values())))
+        for one in old:
+            one.unlink()
 
     @property
     def pixels(self) -> Path:
@@ -146,18 +154,10 @@ class Store:
 
     def write_record(self, record: Record) -> None:
         """Add a cell's record; it counts instead of an earlier one of the same key."""
-        self._repair()
-        with self.records_path.open("ab", buffering=0) as file:  # one write: whole, or at the end
+        with self.records_path.open("ab") as file:
             file.write(_line(record).encode())
+            file.flush()
             os.fsync(file.fileno())
-
-    def _repair(self) -> None:
-        """Move records of version 0.1.0 into the file, and drop a last line that is not whole."""
-        path, old = self.records_path, self._old_records()
-        if old or (path.is_file() and path.read_bytes()[-1:] not in (b"", b"\n")):
-            write_text(path, "".join(map(_line, self.read_records().values())))
-        for one in old:
-            one.unlink()
 
     def _old_records(self) -> list[Path]:
         return sorted((self.folder / "cells").glob("*.json"))
