@@ -155,19 +155,15 @@ def _run(options: Options, plan: GridPlan, store: Store, say: Say) -> GridResult
 
 
 def choose_processes(device: str, subject: Subject) -> int:
-    """Return how many cells to run at once: what fits on the GPU, or one per core.
-
-    Args:
-        device: As resolved: "cpu", "cuda", "cuda:1" ...
-        subject: Its decoded images are on the device once for every cell.
-    """
+    """Return how many cells to run at once: what fits on the GPU, or one per core."""
     cores = os.cpu_count() or 1
     if not device.startswith("cuda"):
         return max(1, min(_MOST_ON_CPU, cores))
     import torch
 
     free, _ = torch.cuda.mem_get_info(device)
-    # An estimate, not a measurement: 6 GiB for activations, graph and libraries at batch 128.
+    # An estimate, not a measurement: 6 GiB for activations, graph and libraries at batch 128, and
+    # the decoded images once per cell.
     batch = subject.base.training.batch_size / 128
     needed = int(6 * _GIB * max(0.5, batch)) + subject.pixel_bytes
     return max(1, min(_MOST_ON_GPU, cores // 2, free // needed))

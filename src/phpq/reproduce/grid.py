@@ -92,12 +92,7 @@ def make_plan(
 ) -> GridPlan:
     """Resolve every cell of the tables and figures that are asked for.
 
-    Args:
-        subject: The data set and shared settings.
-        target: One of `rows.TARGETS`.
-        bits: Code lengths, multiples of 8.
-        seeds: At least one; figures are of the first.
-        methods: Only these in tables of methods; all if empty.
+    Figures are of the first seed; tables of methods are of these alone, or of all if none is named.
     """
     targets, methods = expand_targets(target), check_methods(methods)
     bits, seeds = _check_bits(bits), _check_seeds(seeds)

@@ -64,14 +64,7 @@ def collect(plan: GridPlan, store: Store, *, with_arrays: bool = False) -> GridR
 
 
 def run_plan(plan: GridPlan, place: Workplace, *, processes: int, say: Say) -> GridResult:
-    """Run every cell that is not finished, and say a line for each.
-
-    Args:
-        plan: What is asked for.
-        place: Data set, device and folder.
-        processes: Cells at once; 0 runs them one by one in this process.
-        say: Gets the lines.
-    """
+    """Run every cell that is not finished, `processes` at once (0: here), and say a line for each."""
     begun = time.perf_counter()
     place.store.prepare()
     result = collect(plan, place.store, with_arrays=True)

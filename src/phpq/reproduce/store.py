@@ -132,10 +132,8 @@ class Store:
     ) -> dict[str, Record]:
         """Return the records of those cells that are done with these very settings, by key.
 
-        Args:
-            cells: As planned.
-            weights: Of the plan, by content.
-            with_arrays: What a cell should have stored beside its record must be there.
+        Weights are named by content. What a cell stores beside its record must be there too, unless
+        arrays do not matter.
         """
         records = self.read_records()
 

@@ -50,15 +50,7 @@ class _Clock:
 
 
 def run_cell(cell: Cell, place: Workplace) -> Record:
-    """Run one cell and write its arrays.
-
-    Args:
-        cell: What to run; the features or the backbone that it starts from must be there.
-        place: Data set, device and folder.
-
-    Returns:
-        The record, for `Store.write_record`.
-    """
+    """Run one cell, whose start must be there, and write its arrays; returns its record."""
     started, whole, clock = datetime.now(UTC), _Clock(), _Clock()
     kinds = {"training": _train, "features": _extract, "shallow": _fit, "backbone": _fine_tune}
     measured = kinds[cell.kind](cell, place, clock)
@@ -281,22 +273,12 @@ def _measure(
     place: Workplace,
     method: Any,
     *,
-    queries: LabelledEmbeddings,
-    gallery: LabelledEmbeddings,
-    rows: tuple[IntArray, IntArray],
-    learned: CodeArray | None = None,
+    queries: LabelledEmbeddings,  # Q test images
+    gallery: LabelledEmbeddings,  # N training images
+    rows: tuple[IntArray, IntArray],  # (N,) and (Q,): places of both in their splits
+    learned: CodeArray | None = None,  # (N, M), from labels
 ) -> Record:
-    """Return MAP, P@N and the health of the codes; store codes if they are to be kept.
-
-    Args:
-        cell: What was run.
-        place: Where.
-        method: As trained or fitted: gives the codebooks.
-        queries: Q test images.
-        gallery: N training images.
-        rows: (N,) and (Q,), places of gallery and queries in their splits.
-        learned: (N, M) codes that the method learned from labels.
-    """
+    """Return MAP, P@N and the health of the codes; store codes if they are to be kept."""
     books: Codebooks = method.export()
     codes = books.encode(gallery.embeddings)
 
