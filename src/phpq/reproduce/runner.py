@@ -64,7 +64,7 @@ def collect(plan: GridPlan, store: Store, *, with_arrays: bool = False) -> GridR
 
 
 def run_plan(plan: GridPlan, place: Workplace, *, processes: int, say: Say) -> GridResult:
-    """Run every cell that is not finished, `processes` at once (0: here), and say a line for each."""
+    """Run every cell that is not finished, `processes` at once (0: in this process)."""
     begun = time.perf_counter()
     place.store.prepare()
     result = collect(plan, place.store, with_arrays=True)
