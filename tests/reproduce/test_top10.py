@@ -14,7 +14,7 @@ from phpq.reproduce.top10 import draw_top10, shared_queries
 
 def kept(finished: Finished, method: str) -> KeptCodes:
     key = finished.plan.places["table1", method, 16, 0]
-    found = finished.store.read_codes(key)
+    found = finished.place.store.read_codes(key)
     assert found is not None
     return found
 

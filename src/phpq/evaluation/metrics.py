@@ -54,7 +54,8 @@ class CodeHealth:
     def to_dict(self) -> dict[str, Any]:
         """Return plain data for JSON."""
         totals = {"dead_total": self.dead_total, "mean_entropy_bits": self.mean_entropy_bits}
-        return asdict(self) | totals
+        plain = {k: list(v) if isinstance(v, tuple) else v for k, v in asdict(self).items()}
+        return plain | totals
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
