@@ -143,17 +143,8 @@ class Trainer:
                 self._graphed.restart()
 
     def compile_evaluation(self) -> None:
-        """Compile the network that is evaluated, for who evaluates half a million images or more.
-
-        With ResNet-18 on an H200 this takes 12 s, and an evaluation two thirds of its time.
-        """
+        """Compile the network that is evaluated: worth it from half a million images on."""
         self.evaluated_network.backbone.compile(dynamic=False)
-
-    def rehearse(self) -> None:
-        """Take one step and embed the test images: all that a run compiles is compiled then."""
-        self.prepare_epoch(0)
-        self.train_epoch(0, steps=1)
-        self.pixels.embed_test(self.evaluated_network)
 
     def complete(self) -> None:
         """Let the method fit what it fits after the last epoch."""
@@ -176,14 +167,14 @@ class Trainer:
             message=self.reporter.message,
         )
 
-    def train_epoch(self, epoch: int, *, steps: int | None = None) -> EpochResult:
-        """Run all steps of one epoch (from 0), or the first ones of it."""
+    def train_epoch(self, epoch: int) -> EpochResult:
+        """Run all steps of one epoch (from 0)."""
         config = self.config
-        count = self.steps if steps is None else steps
+        count = self.steps
         plan = plan_epoch(self.labels, epoch, data=config.data, training=config.training)
-        mine = np.ascontiguousarray(plan.indices[:count, self.part])
+        mine = np.ascontiguousarray(plan.indices[:, self.part])
         indices = torch.from_numpy(mine).to(self.device)
-        parameters = torch.from_numpy(plan.parameters[:count, self.part]).to(self.device)
+        parameters = torch.from_numpy(plan.parameters[:, self.part]).to(self.device)
         batch, books = config.training.batch_size, config.quantizer.num_codebooks
         names = ("loss", *self.network.terms)
         losses = torch.zeros(count, len(names), device=self.device)

@@ -22,8 +22,6 @@ from torch.nn.parallel import DistributedDataParallel
 from phpq.config import RunConfig
 from phpq.data.augment import PARAMETERS, Views
 from phpq.model.method import Method
-from phpq.model.stem import fold_stem
-from phpq.model.stem_pool import join_stem
 from phpq.training.distributed import ALONE, Group
 from phpq.training.optimizer import AveragedWeights
 
@@ -157,8 +155,6 @@ def _compile(network: Method) -> None:
     # A process that trains one network after the other compiles the same code for every other kind
     # of backbone and batch; beyond this limit, 8 by default, torch goes on uncompiled.
     dynamo.recompile_limit = max(dynamo.recompile_limit, dynamo.accumulated_recompile_limit)
-    fold_stem(network.backbone)
-    join_stem(network.backbone.pyramid)
     for part in network.compiled_parts():
         part.compile(dynamic=False)
 
