@@ -8,6 +8,7 @@ PhpqError
 ├── FormatError (ValueError)        a file that is damaged, or not what it should be
 ├── ShapeError (ValueError)         an array of the wrong shape or type at a public door
 ├── NotTrainedError (RuntimeError)  a model or a run that is not ready for what was asked
+├── DivergedError (RuntimeError)    a training whose loss or weights are no longer finite
 ├── DownloadError (RuntimeError)    a download that failed or whose checksum is wrong
 └── MissingExtraError (ImportError) an optional package that is not installed
 
@@ -21,7 +22,7 @@ from collections.abc import Iterable
 
 
 class PhpqError(Exception):
-    """Any mistake that a user can make and mend."""
+    """Any mistake that a user can make and fix."""
 
 
 class ConfigError(PhpqError, ValueError):
@@ -50,6 +51,10 @@ class ShapeError(PhpqError, ValueError):
 
 class NotTrainedError(PhpqError, RuntimeError):
     """A model or a run that is not ready for what was asked."""
+
+
+class DivergedError(PhpqError, RuntimeError):
+    """A training whose loss or weights are no longer finite."""
 
 
 class DownloadError(PhpqError, RuntimeError):

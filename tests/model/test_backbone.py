@@ -249,3 +249,11 @@ def test_an_unreachable_hub_says_what_to_do(monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr(timm, "create_model", offline)
     with pytest.raises(ConfigError, match=r"could not be fetched from the hub \(OSError\)"):
         build(weights="hub")
+
+
+def test_one_infinite_statistic_is_refused(tmp_path: Path) -> None:
+    state = timm.create_model(NAME, num_classes=0).state_dict()
+    state["bn1.running_var"][3] = torch.inf
+    save_file(state, tmp_path / "w.safetensors")
+    with pytest.raises(FormatError, match=r"w.safetensors' .*'bn1.running_var' has 1 values of"):
+        build(weights=tmp_path / "w.safetensors")

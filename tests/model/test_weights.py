@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from safetensors.torch import save_file
 from torch import Tensor
 
 import phpq.model.weights as module
@@ -110,3 +111,24 @@ def test_a_folder_and_a_plain_archive_are_refused(tmp_path: Path) -> None:
     (tmp_path / "w.pth").write_bytes(archive.getvalue())
     with pytest.raises(FormatError, match="cannot be read as a file of weights"):
         read_tensors(tmp_path / "w.pth")
+
+
+@pytest.mark.parametrize("value", [float("inf"), float("-inf"), float("nan")])
+@pytest.mark.parametrize("suffix", [".safetensors", ".pth"])
+def test_a_value_that_is_not_finite_is_refused(tmp_path: Path, suffix: str, value: float) -> None:
+    tensors = some_tensors()
+    tensors["c"][1, 2, 0, 1] = value
+    path = tmp_path / f"w{suffix}"
+    plain = {key: tensor.contiguous() for key, tensor in tensors.items()}
+    save_file(plain, path) if suffix == ".safetensors" else torch.save(plain, path)
+    expected = rf"w\{suffix}' cannot be used: 'c' has 1 values of 48 that are not finite\. Restore"
+    with pytest.raises(FormatError, match=expected):
+        read_tensors(path)
+
+
+def test_a_value_that_is_not_finite_is_not_written(tmp_path: Path) -> None:
+    path = tmp_path / "w.safetensors"
+    write_safetensors(path, some_tensors(1.0), {})
+    with pytest.raises(FormatError, match=r"not written: 'a' has 6 values of 6 .*learning_rate"):
+        write_safetensors(path, some_tensors(float("nan")), {})
+    assert torch.equal(read_tensors(path)["a"], torch.ones(2, 3))

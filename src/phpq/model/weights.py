@@ -1,7 +1,7 @@
 """Files of named tensors: safetensors, and torch's own format without pickled code.
 
 Reading names what is wrong with a damaged file; writing is atomic, so that a crash leaves the old
-file or the new one, never a half.
+file or the new one, never a half. Values that are not finite are neither read nor written.
 """
 
 from __future__ import annotations
@@ -39,6 +39,7 @@ def read_tensors(path: Path) -> dict[str, Tensor]:
             content = content[key]
     if not isinstance(content, dict) or not all(isinstance(v, Tensor) for v in content.values()):
         raise FormatError(f"{str(path)!r} does not hold a dictionary of tensors.")
+    _check_finite(content, path)
     return content
 
 
@@ -46,12 +47,15 @@ def read_safetensors(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
     """Read the tensors and the metadata of a safetensors file."""
     try:
         with safe_open(path, framework="pt") as file:
-            return {key: file.get_tensor(key) for key in file.keys()}, dict(file.metadata() or {})  # noqa: SIM118
+            tensors = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118
+            metadata = dict(file.metadata() or {})
     except (SafetensorError, OSError) as error:
         raise FormatError(
             f"{str(path)!r} is damaged or not a safetensors file: {error}. "
             "Restore it from a copy, or train again."
         ) from error
+    _check_finite(tensors, path)
+    return tensors, metadata
 
 
 def write_safetensors(
@@ -59,5 +63,32 @@ def write_safetensors(
 ) -> None:
     """Write tensors and metadata to `path` in one atomic step."""
     plain = {key: value.detach().cpu().contiguous() for key, value in tensors.items()}
+    if fault := first_not_finite(plain):
+        raise FormatError(
+            f"{str(path)!r} was not written: {fault}. Train again with a lower "
+            "training.learning_rate or with training.precision=float32."
+        )
     with replacing(path) as temporary:
         save_file(plain, temporary, dict(metadata))
+
+
+def first_not_finite(tensors: Mapping[str, Tensor]) -> str:
+    """Name the first tensor that holds an infinity or no number; empty if all are finite."""
+    floating = {key: value for key, value in tensors.items() if value.is_floating_point()}
+    if not floating:
+        return ""
+    good = torch.stack([value.isfinite().all() for value in floating.values()])  # one sync point
+    if good.all():
+        return ""
+    key = list(floating)[int(good.int().argmin())]
+    value = floating[key]
+    count = int((~value.isfinite()).sum())
+    return f"{key!r} has {count} values of {value.numel()} that are not finite"
+
+
+def _check_finite(tensors: Mapping[str, Tensor], path: Path) -> None:
+    if fault := first_not_finite(tensors):
+        raise FormatError(
+            f"{str(path)!r} cannot be used: {fault}. Restore it from a copy, or give another file "
+            "of weights."
+        )
