@@ -242,23 +242,18 @@ def _learn(
     Returns:
         Losses of the last epoch, seconds and images/s; and MAP with learned databases by epoch.
     """
-    training, learned, seconds = trainer.config.training, dict[str, float](), list[float]()
-    losses: dict[str, float] = {}
-    for epoch in range(training.epochs):
-        begun = time.perf_counter()
-        trainer.prepare_epoch(epoch)
-        losses = trainer.train_epoch(epoch).losses
-        seconds.append(time.perf_counter() - begun)
-        last = epoch + 1 == training.epochs
-        early = (epoch + 1) % training.evaluate_every == 0 and not trainer.network.fitted_last
-        if evaluate and early and not last:
-            row = trainer.evaluate()
-            by_epoch[str(before + epoch + 1)] = row["map"]
-            if "map_learned" in row:
-                learned[str(before + epoch + 1)] = row["map_learned"]
-    if evaluate:
-        trainer.complete()
-    images = trainer.steps * training.batch_size
+    from phpq.training import run_epochs
+
+    learned, seconds = dict[str, float](), list[float]()
+    row: dict[str, Any] = {}
+    for row in run_epochs(trainer, before=before, evaluate="early" if evaluate else "none"):
+        seconds.append(row["seconds"] + trainer.prepare_seconds)
+        if "map" in row:
+            by_epoch[str(row["epoch"])] = row["map"]
+        if "map_learned" in row:
+            learned[str(row["epoch"])] = row["map_learned"]
+    losses = {name: row[name] for name in ("loss", *trainer.network.terms)}
+    images = trainer.steps * trainer.config.training.batch_size
     steady = seconds[1:] or seconds  # the first epoch looks for algorithms and captures a graph
     facts = {
         "losses": losses,

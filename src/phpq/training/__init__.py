@@ -1,6 +1,6 @@
 """The only place where gradients flow."""
 
-from phpq.training.loop import Trainer
+from phpq.training.loop import Trainer, run_epochs
 from phpq.training.progress import Reporter, SilentReporter, TerminalReporter
 from phpq.training.run import build_trainer, learn_backbone, train_run
 
@@ -11,5 +11,6 @@ __all__ = [
     "Trainer",
     "build_trainer",
     "learn_backbone",
+    "run_epochs",
     "train_run",
 ]

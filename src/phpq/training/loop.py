@@ -7,11 +7,12 @@ so a resumed run repeats an uninterrupted one, in as many processes as it likes.
 from __future__ import annotations
 
 import copy
+import math
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -21,12 +22,10 @@ from torch import Tensor
 from phpq.config import RunConfig
 from phpq.data import Dataset, hold_out
 from phpq.data.batches import plan_epoch, steps_per_epoch
-from phpq.evaluation import (
-    LabelledEmbeddings,
-    RetrievalScores,
-    evaluate_codes,
-)
+from phpq.errors import DivergedError
+from phpq.evaluation import LabelledEmbeddings, RetrievalScores, code_health, evaluate_codes
 from phpq.model.method import Method, TrainingSet, build_method
+from phpq.model.weights import first_not_finite
 from phpq.training.distributed import ALONE, Group
 from phpq.training.optimizer import AveragedWeights, build_optimizer, rate_factor, set_rates
 from phpq.training.pixels import TrainingPixels, load_pixels
@@ -34,12 +33,15 @@ from phpq.training.progress import Reporter
 from phpq.training.step import GraphedStep, TrainStep, acceleration
 from phpq.training.synced_norm import synchronise
 
+COLLAPSE = 0.19  # of the largest entropy of a codebook: 1.5 of 8 bits
+
 
 @dataclass(frozen=True, slots=True)
 class EpochResult:
     """What one epoch measured."""
 
     losses: dict[str, float]  # means: "loss", then each term of the method
+    by_step: Tensor  # (steps, 1 + terms) float64 on the CPU: the same, of each step
     codes: NDArray[np.uint8]  # (images, M) of the training crops as they passed
     seconds: float
 
@@ -107,6 +109,7 @@ class Trainer:
         self.device_labels = torch.from_numpy(np.array(self.labels)).to(device)
         self.training_set = self._training_set()
         self.network.start(self.training_set)
+        self.prepare_seconds = 0.0  # that the last `prepare_epoch` took
         self._graphed: GraphedStep | None = None
         # Not with several processes: what they exchange would have to be captured too.
         graphed = acceleration(config, device) != "off" and group.size == 1
@@ -130,6 +133,7 @@ class Trainer:
 
     def prepare_epoch(self, epoch: int) -> None:
         """Let the method do what it does before an epoch, as starting its codebooks."""
+        started = time.perf_counter()
         change = self.network.prepare_epoch(epoch, self.training_set)
         # All processes did the same; by rounding, k-means may still have come to another end.
         self.group.broadcast(self.network.memory().values())
@@ -141,6 +145,7 @@ class Trainer:
             self.step.restart()
             if self._graphed is not None:
                 self._graphed.restart()
+        self.prepare_seconds = time.perf_counter() - started
 
     def compile_evaluation(self) -> None:
         """Compile the network that is evaluated: worth it from half a million images on."""
@@ -197,10 +202,10 @@ class Trainer:
             losses[number] = result.losses
             codes[number] = result.codes
             self.reporter.step(epoch, number)
-        means = losses.double().mean(0).tolist()  # sync point, once an epoch
+        by_step = losses.cpu().double()  # sync point, once per epoch
         seconds = time.perf_counter() - started
-        mean = dict(zip(names, means, strict=True))
-        return EpochResult(mean, codes.flatten(0, 1).cpu().numpy(), seconds)
+        means = dict(zip(names, by_step.mean(0).tolist(), strict=True))
+        return EpochResult(means, by_step, codes.flatten(0, 1).cpu().numpy(), seconds)
 
     def evaluate(self) -> dict[str, Any]:
         """Encode both splits with the evaluated network and measure retrieval.
@@ -233,3 +238,93 @@ class Trainer:
         if learned is not None:
             row["map_learned"] = measure(learned).map_percent
         return row
+
+
+def run_epochs(
+    trainer: Trainer,
+    *,
+    done: int = 0,
+    before: int = 0,
+    evaluate: Literal["all", "early", "none"] = "all",
+) -> Iterator[dict[str, Any]]:
+    """Run the epochs of a trainer, and yield the row of metrics.jsonl of each.
+
+    Args:
+        trainer: As built, or with a loaded state.
+        done: Epochs that it has learned already.
+        before: Epochs of an earlier part of the run, which are counted too.
+        evaluate: "all" measures every `training.evaluate_every` epochs and the last; "early" leaves
+            the last one to the caller; "none" also leaves out what a method fits at the end.
+
+    Raises:
+        DivergedError: At the end of an epoch whose losses or weights are not finite.
+    """
+    training, reporter, network = trainer.config.training, trainer.reporter, trainer.network
+    if not network.learns:
+        started = time.perf_counter()
+        trainer.complete()
+        seconds = time.perf_counter() - started
+        yield {"epoch": 0, "seconds": round(seconds, 4)} | trainer.evaluate()
+        return
+    reporter.start(done=done, epochs=training.epochs, steps=trainer.steps)
+    try:
+        for epoch in range(done, training.epochs):
+            trainer.prepare_epoch(epoch)
+            result = trainer.train_epoch(epoch)
+            _check_finite(trainer, before + epoch + 1, result)
+            row = {"epoch": before + epoch + 1} | _metrics_row(trainer, epoch, result)
+            last = epoch + 1 == training.epochs
+            due = (epoch + 1) % training.evaluate_every == 0 and not network.fitted_last
+            if last and evaluate != "none":
+                trainer.complete()
+            if evaluate == "all" if last else due and evaluate != "none":
+                row |= trainer.evaluate()
+            reporter.epoch(row)
+            yield row
+    finally:
+        reporter.finish()  # an interrupted run must give the terminal back too
+
+
+def _check_finite(trainer: Trainer, epoch: int, result: EpochResult) -> None:
+    """Raise a `DivergedError` if losses or weights are not finite after an epoch (from 1)."""
+    bad = (~result.by_step.isfinite()).nonzero()
+    if len(bad):
+        step, term = bad[0].tolist()
+        # The whole loss comes first, but its term says more.
+        terms = [column for row, column in bad.tolist() if row == step and column]
+        name = list(result.losses)[terms[0] if terms else term]
+        value = result.by_step[step, terms[0] if terms else term].item()
+        seen = f"{name!r} was {value} at step {step + 1} of {trainer.steps}"
+    else:
+        networks = {"learning": trainer.network, "averaged": trainer.averaged}
+        seen = first_not_finite(
+            {f"{name}.{k}": v for name, n in networks.items() for k, v in n.state_dict().items()}
+        )
+    if seen:
+        training = trainer.config.training
+        raise DivergedError(
+            f"Training diverged in epoch {epoch}: {seen}. Nothing of this epoch was kept; the last "
+            "checkpoint stays as it was. Start a new run with a lower training.learning_rate (it "
+            f"was {training.learning_rate:g}) or with training.precision=float32 (it was "
+            f"{training.precision})."
+        )
+
+
+def _metrics_row(trainer: Trainer, epoch: int, result: EpochResult) -> dict[str, Any]:
+    config = trainer.config
+    images = trainer.steps * config.training.batch_size
+    health = code_health(result.codes, config.quantizer.codebook_size)
+    step = (epoch + 1) * trainer.steps - 1
+    factor = rate_factor(step, steps_per_epoch=trainer.steps, config=config.training)
+    return {
+        **result.losses,
+        "learning_rate": config.training.learning_rate * factor,
+        "seconds": round(result.seconds, 4),
+        "images_per_second": round(images / result.seconds, 1),
+        "distinct_codes": health.distinct_codes,
+        "dead_codewords": health.dead_total,
+        "entropy_bits": health.mean_entropy_bits,
+        # Codes that are fitted last are all alike until then.
+        "collapsing": not trainer.network.fitted_last
+        and health.mean_entropy_bits < COLLAPSE * math.log2(config.quantizer.codebook_size),
+    }

@@ -5,9 +5,9 @@ Epochs, with a row of metrics each, now and then an evaluation and a checkpoint.
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Callable
+from contextlib import closing
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -18,7 +18,6 @@ from torch import Tensor
 from phpq.config import RunConfig
 from phpq.data import Dataset
 from phpq.errors import ConfigError
-from phpq.evaluation import code_health
 from phpq.files import remove_temporaries, write_bytes
 from phpq.model.checkpoint import ModelCard, read_card, write_card, write_weights
 from phpq.model.method import build_method
@@ -26,17 +25,9 @@ from phpq.model.retrieval import Model, resolve_device
 from phpq.recipes import classifier_config, remaining_config
 from phpq.report.plots import plot_training
 from phpq.training.distributed import ALONE, Group
-from phpq.training.loop import EpochResult, Trainer
-from phpq.training.optimizer import rate_factor
+from phpq.training.loop import Trainer, run_epochs
 from phpq.training.progress import Reporter, SilentReporter
-from phpq.training.state import (
-    STATE,
-    RunState,
-    read_metrics,
-    write_metrics,
-)
-
-COLLAPSE = 0.19  # of the largest entropy of a codebook: 1.5 of 8 bits
+from phpq.training.state import STATE, RunState, read_metrics, write_metrics
 
 
 def train_run(  # noqa: PLR0913  by name
@@ -89,11 +80,7 @@ def train_run(  # noqa: PLR0913  by name
         done = state.load(folder)
         reporter.message(f"resuming after epoch {before + done}")
     rows = read_metrics(folder, epochs=before + done) if done else []
-    reporter.start(done=done, epochs=trainer.config.training.epochs, steps=trainer.steps)
-    try:
-        _run_epochs(trainer, state, folder, rows=rows, done=done, before=before)
-    finally:
-        reporter.finish()  # an interrupted run must give the terminal back too
+    _run(trainer, state, folder, rows=rows, done=done, before=before)
     group.on_first(lambda: _finish(folder, rows))
     network = trainer.plain_network
     return Model(network, card, device=trainer.device, epochs=rows[-1]["epoch"])
@@ -145,20 +132,15 @@ def build_trainer(  # noqa: PLR0913  by name
 
 def learn_backbone(classifier: Trainer) -> dict[str, Tensor]:
     """Run all epochs of a classifier and return the state of its backbone."""
-    training, reporter = classifier.config.training, classifier.reporter
-    reporter.message(f"fine-tuning the backbone as a classifier for {training.epochs} epochs")
-    reporter.start(done=0, epochs=training.epochs, steps=classifier.steps)
-    try:
-        for epoch in range(training.epochs):
-            classifier.prepare_epoch(epoch)
-            classifier.train_epoch(epoch)
-    finally:
-        reporter.finish()
+    epochs = classifier.config.training.epochs
+    classifier.reporter.message(f"fine-tuning the backbone as a classifier for {epochs} epochs")
+    for _ in run_epochs(classifier, evaluate="none"):
+        pass
     state = classifier.evaluated_network.backbone.state_dict()
     return {name: value.detach().cpu().clone() for name, value in state.items()}
 
 
-def _run_epochs(
+def _run(
     trainer: Trainer,
     state: RunState,
     folder: Path,
@@ -167,70 +149,30 @@ def _run_epochs(
     done: int,
     before: int,
 ) -> None:
-    training = trainer.config.training
+    """Run the epochs and write the files of each."""
+    epochs, every = trainer.config.training.epochs, trainer.config.training.checkpoint_seconds
     saved = time.monotonic()
-    if not trainer.network.learns:
-        _fit_only(trainer, folder, rows=rows)
-        return
-    for epoch in range(done, training.epochs):
-        trainer.prepare_epoch(epoch)
-        result = trainer.train_epoch(epoch)
-        last = epoch + 1 == training.epochs
-        row = {"epoch": before + epoch + 1} | _metrics_row(trainer, epoch, result)
-        early = (epoch + 1) % training.evaluate_every == 0 and not trainer.network.fitted_last
-        if last:
-            trainer.complete()
-        if last or early:
-            row |= trainer.evaluate()
-        rows.append(row)
-        if not trainer.group.first:
-            continue  # one process writes, and the next step waits for it
-        trainer.reporter.epoch(row)
-        # In this order a kill between two files costs nothing: rows beyond the state are dropped
-        # on resuming, and weights without a state are those of a finished run.
-        write_metrics(folder, rows)
-        if last or time.monotonic() - saved >= training.checkpoint_seconds:
-            if not last:
-                state.save(folder, epoch + 1)
-            write_weights(folder, trainer.evaluated_network, epoch=before + epoch + 1)
-            saved = time.monotonic()
-
-
-def _fit_only(trainer: Trainer, folder: Path, *, rows: list[dict[str, Any]]) -> None:
-    """Run a method that has no epochs."""
-    started = time.perf_counter()
-    trainer.complete()
-    seconds = time.perf_counter() - started
-    rows.append({"epoch": 0, "seconds": round(seconds, 4)} | trainer.evaluate())
-    if trainer.group.first:
-        write_metrics(folder, rows)
-        write_weights(folder, trainer.evaluated_network, epoch=0)
+    with closing(run_epochs(trainer, done=done, before=before)) as measured:
+        for row in measured:
+            rows.append(row)
+            if not trainer.group.first:
+                continue  # one process writes, and the next step waits for it
+            # In this order a kill between two files costs nothing: rows beyond the state are
+            # dropped on resuming, and weights without a state are those of a finished run.
+            write_metrics(folder, rows)
+            learned = row["epoch"] - before
+            last = learned >= epochs or not trainer.network.learns
+            if last or time.monotonic() - saved >= every:
+                if not last:
+                    state.save(folder, learned)
+                write_weights(folder, trainer.evaluated_network, epoch=row["epoch"])
+                saved = time.monotonic()
 
 
 def _finish(folder: Path, rows: list[dict[str, Any]]) -> None:
     if find_spec("matplotlib") is not None:  # a machine that only trains needs no pictures
         write_bytes(folder / "training.png", plot_training(rows))
     (folder / STATE).unlink(missing_ok=True)
-
-
-def _metrics_row(trainer: Trainer, epoch: int, result: EpochResult) -> dict[str, Any]:
-    config = trainer.config
-    images = trainer.steps * config.training.batch_size
-    health = code_health(result.codes, config.quantizer.codebook_size)
-    step = (epoch + 1) * trainer.steps - 1
-    factor = rate_factor(step, steps_per_epoch=trainer.steps, config=config.training)
-    return {
-        **result.losses,
-        "learning_rate": config.training.learning_rate * factor,
-        "seconds": round(result.seconds, 4),
-        "images_per_second": round(images / result.seconds, 1),
-        "distinct_codes": health.distinct_codes,
-        "dead_codewords": health.dead_total,
-        "entropy_bits": health.mean_entropy_bits,
-        # Codes that are fitted last are all alike until then.
-        "collapsing": not trainer.network.fitted_last
-        and health.mean_entropy_bits < COLLAPSE * math.log2(config.quantizer.codebook_size),
-    }
 
 
 def _check_shared(folder: Path, *, begun: bool, group: Group) -> None:
