@@ -36,7 +36,7 @@ from phpq.data.synthetic import mark_mask
 from phpq.demo.recipe import FULL
 from phpq.explain.alignment import cell_offsets
 from phpq.explain.heatmap import Evidence, fuse_levels, match_evidence
-from phpq.model import Model, Network, load
+from phpq.model import Model, Network, build_method, load
 from phpq.training import train_run
 
 Mask = NDArray[np.bool_]
@@ -141,7 +141,7 @@ def makers(model: Model, train: LabelledImages) -> dict[str, Maker]:
     offsets = cell_offsets(model.network.backbone)
     depth = len(offsets)
     torch.manual_seed(0)
-    untrained = Network(model.card.config, len(model.class_names))
+    untrained = build_method(model.card.config, len(model.class_names))
     blank = Model(untrained, model.card, device=torch.device("cpu"), epochs=0)
     rng = np.random.default_rng(0)
     middle = np.arange(side) - (side - 1) / 2

@@ -31,7 +31,7 @@ from phpq.config import RunConfig
 from phpq.data import decode_square, plumage
 from phpq.data.decode import IMAGE_EXTENSIONS
 from phpq.gallery import Gallery
-from phpq.model import Model, Network, resolve_device
+from phpq.model import Model, build_method, resolve_device
 from phpq.model.checkpoint import ModelCard
 
 TARGET = 1.3
@@ -85,7 +85,7 @@ def build_model(backbone: str, device: str) -> Model:
     config = RunConfig()
     config = replace(config, model=replace(config.model, backbone=backbone, weights="none"))
     torch.manual_seed(0)
-    network = Network(config, 10)
+    network = build_method(config, 10)
     card = ModelCard(config=config, class_names=tuple("abcdefghij"), dataset="plumage")
     return Model(network, card, device=resolve_device(device), epochs=0)
 

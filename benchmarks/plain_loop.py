@@ -17,7 +17,7 @@ from torchvision import transforms
 from phpq.config import RunConfig
 from phpq.data import LabelledImages
 from phpq.losses import phpq_loss
-from phpq.model import Network, resolve_device
+from phpq.model import build_method, resolve_device
 
 
 class _Images(TorchDataset[tuple[Tensor, int]]):
@@ -51,7 +51,7 @@ def time_plain_loop(
 ) -> dict[str, float]:
     """Train for one warm-up epoch and `epochs` timed ones; returns images/s and seconds."""
     device = resolve_device("auto")
-    network = Network(config, len(images.class_names)).to(device).train()
+    network = build_method(config, len(images.class_names)).to(device).train()
     optimizer = torch.optim.Adam(network.parameters(), lr=config.training.learning_rate)
     loader = DataLoader(
         _Images(images, config),

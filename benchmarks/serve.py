@@ -78,13 +78,13 @@ def make_gallery(folder: Path, rows: int, *, backbone: str) -> Path:
     from phpq.gallery import Gallery, Record
     from phpq.gallery.advice import draw_codes
     from phpq.gallery.store import GalleryStore
-    from phpq.model import Model, Network, resolve_device
+    from phpq.model import Model, build_method, resolve_device
     from phpq.model.checkpoint import ModelCard
 
     config = RunConfig()
     config = replace(config, model=replace(config.model, backbone=backbone, weights="none"))
     torch.manual_seed(0)
-    network = Network(config, 10)
+    network = build_method(config, 10)
     card = ModelCard(config=config, class_names=tuple("abcdefghij"), dataset="made up")
     model = Model(network, card, device=resolve_device("cpu"), epochs=0)
     path = folder / "made-up.gallery"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from itertools import product
+from typing import TypeVar
 
 import torch
 from torch import Tensor
@@ -11,6 +12,8 @@ from torch import Tensor
 from phpq.config import RunConfig
 from phpq.model.method import Method, TrainingSet, build_method
 from tiny_runs import CLASSES, tiny_config
+
+Part = TypeVar("Part", bound=Method)
 
 BITS = 16
 SIXTEEN_BITS = (
@@ -29,6 +32,13 @@ def tiny_method(method: str, *assignments: str, seed: int = 0) -> Method:
     """Return a method with fixed random weights."""
     torch.manual_seed(seed)
     return build_method(hashing_config(method, *assignments), CLASSES)
+
+
+def part_of(kind: type[Part], method: str, *assignments: str, classes: int = CLASSES) -> Part:
+    """Return a class that methods share, alone, as if it were `method`."""
+    whole = build_method(hashing_config(method, *assignments), classes)
+    torch.manual_seed(0)
+    return kind(whole.setup, whole.options)
 
 
 def random_batch(*, seed: int = 0, spread: float = 1.0) -> tuple[Tensor, Tensor]:

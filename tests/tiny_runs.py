@@ -12,13 +12,13 @@ from PIL import Image
 
 from phpq.config import RunConfig, override, parse
 from phpq.data import Dataset, LabelledImages, plumage
-from phpq.model import Model, Network
+from phpq.model import Model, Network, build_method
 from phpq.training import Reporter, train_run
 
 SIDE = 32  # pixels
 CLASSES = 4
 
-# Every setting that bears on a result is spelt out: the tests must not hang on tuned defaults.
+# Every setting that bears on a result is spelt out: the tests must not depend on tuned defaults.
 TINY: dict[str, dict[str, Any]] = {
     "data": {
         "store_size": SIDE,
@@ -121,7 +121,9 @@ def tiny_network(*assignments: str, seed: int = 0) -> Network:
     """Return a network of the tiny settings with fixed random weights."""
     config = tiny_config(*assignments)
     torch.manual_seed(seed)
-    return Network(config, CLASSES)
+    network = build_method(config, CLASSES)
+    assert isinstance(network, Network)
+    return network
 
 
 def tiny_train(

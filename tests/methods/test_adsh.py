@@ -7,8 +7,8 @@ import torch
 
 from phpq.errors import ConfigError
 from phpq.methods.adsh import ADSH
-from tiny_hashing import BITS, hashing_config, random_batch, tiny_method, training_set
-from tiny_runs import CLASSES, SIDE
+from tiny_hashing import BITS, random_batch, tiny_method, training_set
+from tiny_runs import SIDE
 
 LABELS = torch.tensor([1, 2, 3, 0, 0, 3, 1, 0, 2, 1])
 ROWS = torch.tensor([3, 0, 7, 1, 9, 4, 5, 8])
@@ -65,4 +65,4 @@ def test_outputs_are_bounded() -> None:
 
 def test_bad_options_are_refused() -> None:
     with pytest.raises(ConfigError, match=r"options\.gamma=-1.* must be 0 or more"):
-        ADSH(hashing_config("adsh", "method.options.gamma=-1"), CLASSES)
+        tiny_method("adsh", "method.options.gamma=-1")

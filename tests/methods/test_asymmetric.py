@@ -16,7 +16,7 @@ from phpq.methods.asymmetric import (
     Similarity,
     update_codes,
 )
-from tiny_hashing import BITS, hashing_config, inner_product, random_batch, training_set
+from tiny_hashing import BITS, inner_product, part_of, random_batch, training_set
 from tiny_runs import CLASSES
 
 LABELS = torch.tensor([1, 2, 3, 0, 0, 3, 1, 0, 2, 1])
@@ -50,7 +50,7 @@ def random_codes(bits: int, *, seed: int = 1) -> Tensor:
 
 def started() -> AsymmetricHashing:
     torch.manual_seed(0)
-    method = AsymmetricHashing(hashing_config("adsh"), CLASSES)
+    method = part_of(AsymmetricHashing, "adsh")
     method.gamma = 0.3
     method.start(training_set(LABELS))
     return method
@@ -176,4 +176,4 @@ def test_the_learned_codes_are_the_packed_database() -> None:
 
 
 def test_there_are_none_before_learning_starts() -> None:
-    assert AsymmetricHashing(hashing_config("adsh"), CLASSES).learned_codes() is None
+    assert part_of(AsymmetricHashing, "adsh").learned_codes() is None

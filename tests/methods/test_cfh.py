@@ -10,8 +10,8 @@ from torch import Tensor
 
 from phpq.errors import ConfigError
 from phpq.methods.cfh import CFH
-from tiny_hashing import hashing_config, random_batch, tiny_method
-from tiny_runs import CLASSES, SIDE
+from tiny_hashing import random_batch, tiny_method
+from tiny_runs import SIDE
 
 ROWS = torch.arange(8)
 
@@ -92,4 +92,4 @@ def test_search_looks_as_the_likeliest_class() -> None:
 @pytest.mark.parametrize("option", ["focus", "semantics", "triplet"])
 def test_bad_options_are_refused(option: str) -> None:
     with pytest.raises(ConfigError, match=rf"{option}=-1.* of 'cfh' must be 0 or more"):
-        CFH(hashing_config("cfh", f"method.options.{option}=-1"), CLASSES)
+        tiny_method("cfh", f"method.options.{option}=-1")

@@ -8,16 +8,15 @@ import pytest
 import torch
 
 from phpq.errors import ConfigError
-from phpq.methods.classified import ClassifiedHashing, CodeOptions
-from tiny_hashing import BITS, hashing_config, random_batch, squared_distance, triplets
+from phpq.methods.classified import ClassifiedHashing
+from tiny_hashing import BITS, part_of, random_batch, squared_distance, triplets
 from tiny_runs import CLASSES, SIDE
 
 ROWS = torch.arange(8)
 
 
-def classified(*assignments: str) -> ClassifiedHashing:
-    torch.manual_seed(0)
-    return ClassifiedHashing(hashing_config("fph", *assignments), CLASSES)
+def classified(*assignments: str, classes: int = CLASSES) -> ClassifiedHashing:
+    return part_of(ClassifiedHashing, "fph", *assignments, classes=classes)
 
 
 def test_the_loss_is_that_of_loops() -> None:
@@ -55,8 +54,7 @@ def test_the_loss_is_that_of_loops() -> None:
 def test_sixteen_bits_can_tell_hundreds_of_classes_apart() -> None:
     """Signs alone bring the cross-entropy near zero, with the classifier free to be large."""
     classes = 200
-    torch.manual_seed(0)
-    method = ClassifiedHashing(hashing_config("fph", "method.options.smoothing=0"), classes)
+    method = classified("method.options.smoothing=0", classes=classes)
     codes = torch.randint(0, 2, (classes, BITS)) * 2.0 - 1
     with torch.no_grad():
         method.classifier.weight.copy_(codes * 4)
@@ -80,9 +78,9 @@ def test_every_bit_is_centred_and_none_starts_saturated() -> None:
 @pytest.mark.parametrize("name", ["classification", "triplet", "quantization"])
 def test_weights_are_not_negative(name: str) -> None:
     with pytest.raises(ConfigError, match=f"{name}=-1.* must be 0 or more"):
-        CodeOptions(**{name: -1.0})
+        classified(f"method.options.{name}=-1")
 
 
 def test_smoothing_is_a_share() -> None:
     with pytest.raises(ConfigError, match=r"smoothing=1\.0.* must be in \[0, 1\)"):
-        CodeOptions(smoothing=1.0)
+        classified("method.options.smoothing=1")

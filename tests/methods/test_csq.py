@@ -10,7 +10,7 @@ import torch
 
 from phpq.errors import ConfigError
 from phpq.methods.csq import CSQ, hash_centres
-from tiny_hashing import BITS, hashing_config, random_batch, tiny_method
+from tiny_hashing import BITS, random_batch, tiny_method
 from tiny_runs import CLASSES
 
 
@@ -93,4 +93,4 @@ def test_centres_are_the_same_in_every_run() -> None:
 
 def test_bad_options_are_refused() -> None:
     with pytest.raises(ConfigError, match=r"options\.quantization=-1.* must be 0 or more"):
-        CSQ(hashing_config("csq", "method.options.quantization=-1"), CLASSES)
+        tiny_method("csq", "method.options.quantization=-1")

@@ -11,14 +11,12 @@ from phpq.errors import ConfigError
 from phpq.methods.dpsh import DPSH
 from tiny_hashing import (
     BITS,
-    hashing_config,
     inner_product,
     mean_by_kind,
     random_batch,
     tiny_method,
     training_set,
 )
-from tiny_runs import CLASSES
 
 ROWS = torch.tensor([3, 0, 7, 1, 9, 4, 5, 8])  # of the batch in a training set of ten
 ALL_LABELS = torch.tensor([1, 2, 3, 0, 0, 3, 1, 0, 2, 1])  # agree with the batch at ROWS
@@ -116,4 +114,4 @@ def test_theta_of_equal_codes_does_not_depend_on_the_bits() -> None:
 )
 def test_bad_options_are_refused(option: str, allowed: str) -> None:
     with pytest.raises(ConfigError, match=rf"options\.{option}.* must be {allowed}"):
-        DPSH(hashing_config("dpsh", f"method.options.{option}"), CLASSES)
+        tiny_method("dpsh", f"method.options.{option}")

@@ -9,7 +9,6 @@ from phpq.errors import ConfigError
 from phpq.methods.dsh import DSH
 from tiny_hashing import (
     BITS,
-    hashing_config,
     mean_by_kind,
     random_batch,
     squared_distance,
@@ -69,4 +68,4 @@ def test_a_collapse_is_no_rest() -> None:
 )
 def test_bad_options_are_refused(option: str, allowed: str) -> None:
     with pytest.raises(ConfigError, match=rf"options\.{option}.* must be {allowed}"):
-        DSH(hashing_config("dsh", f"method.options.{option}"), CLASSES)
+        tiny_method("dsh", f"method.options.{option}")

@@ -9,7 +9,6 @@ from phpq.errors import ConfigError
 from phpq.methods.dth import DTH
 from tiny_hashing import (
     BITS,
-    hashing_config,
     random_batch,
     squared_distance,
     tiny_method,
@@ -62,4 +61,4 @@ def test_codes_that_tell_classes_apart_rest() -> None:
 @pytest.mark.parametrize("option", ["margin_base", "margin_share"])
 def test_bad_options_are_refused(option: str) -> None:
     with pytest.raises(ConfigError, match=rf"options\.{option}=-1.* must be 0 or more"):
-        DTH(hashing_config("dth", f"method.options.{option}=-1"), CLASSES)
+        tiny_method("dth", f"method.options.{option}=-1")

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from phpq.errors import ConfigError
 from phpq.methods.exchnet import PARTS, ExchNet, Parts, first_swap, hellinger
-from tiny_hashing import BITS, hashing_config, tiny_method, training_set
+from tiny_hashing import BITS, tiny_method, training_set
 from tiny_runs import CLASSES, SIDE
 
 LABELS = torch.tensor([1, 2, 3, 0, 0, 1, 1, 0])
@@ -176,4 +176,4 @@ def test_parts_look_at_their_own_maps() -> None:
 )
 def test_bad_options_are_refused(option: str, allowed: str) -> None:
     with pytest.raises(ConfigError, match=f"{option}.* must be {allowed}"):
-        ExchNet(hashing_config("exchnet", f"method.options.{option}"), CLASSES)
+        tiny_method("exchnet", f"method.options.{option}")

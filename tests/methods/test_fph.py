@@ -8,8 +8,8 @@ from torch import Tensor
 
 from phpq.errors import ConfigError
 from phpq.methods.fph import FPH
-from tiny_hashing import BITS, hashing_config, tiny_method
-from tiny_runs import CLASSES, SIDE
+from tiny_hashing import BITS, tiny_method
+from tiny_runs import SIDE
 
 
 def fph() -> FPH:
@@ -69,4 +69,4 @@ def test_the_horizontal_pyramid_keeps_the_layout_of_low_stages() -> None:
 
 def test_bad_options_name_the_method() -> None:
     with pytest.raises(ConfigError, match=r"triplet=-1.* of 'fph' must be 0 or more"):
-        FPH(hashing_config("fph", "method.options.triplet=-1"), CLASSES)
+        tiny_method("fph", "method.options.triplet=-1")

@@ -22,13 +22,13 @@ from phpq.methods.hashing import (
 )
 from tiny_hashing import (
     BITS,
-    hashing_config,
     mean_by_kind,
+    part_of,
     random_batch,
     squared_distance,
     triplets,
 )
-from tiny_runs import CLASSES, SIDE
+from tiny_runs import SIDE
 
 
 class Plain(HashingMethod):
@@ -44,7 +44,7 @@ class Plain(HashingMethod):
 @pytest.fixture(scope="module")
 def method() -> Plain:
     torch.manual_seed(0)
-    return Plain(hashing_config("dth"), CLASSES).eval()
+    return part_of(Plain, "dth").eval()
 
 
 @pytest.fixture(scope="module")
@@ -53,8 +53,8 @@ def pixels() -> Tensor:
 
 
 def test_codes_have_the_bits_of_the_config(method: Plain, pixels: Tensor) -> None:
-    config = hashing_config("dth", "quantizer.num_codebooks=4")
-    assert Plain(config, CLASSES).bits == 32  # M log2 K, not M sqrt K
+    longer = part_of(Plain, "dth", "quantizer.num_codebooks=4")
+    assert longer.bits == 32  # M log2 K, not M sqrt K
     assert method.bits == method.embedding_dim == BITS
     codebooks = method.export()
     assert codebooks.num_codebooks * 8 == BITS
@@ -98,7 +98,7 @@ def test_the_head_is_pooled_last_stage_times_a_small_matrix(method: Plain, pixel
 @pytest.mark.parametrize(("norm", "centred"), [("batch", True), ("none", False)])
 def test_bits_are_centred_over_the_batch_if_asked(norm: str, centred: bool, pixels: Tensor) -> None:
     torch.manual_seed(0)
-    method = Plain(hashing_config("dth", f"model.embedding_norm={norm}"), CLASSES).train()
+    method = part_of(Plain, "dth", f"model.embedding_norm={norm}").train()
     torch.nn.init.constant_(method.hash.bias, 3.0)  # one direction that all images share
     means = method.extract(pixels).mean(0)
     assert bool((means.abs() < 1e-4).all()) == centred
@@ -112,7 +112,7 @@ def test_the_head_stays_in_float32_under_autocast(method: Plain, pixels: Tensor)
 
 
 def test_a_method_without_a_loss_says_so(pixels: Tensor) -> None:
-    frame = HashingMethod(hashing_config("dth"), CLASSES)
+    frame = part_of(HashingMethod, "dth")
     with pytest.raises(NotImplementedError):
         frame.objective(frame.extract(pixels), torch.arange(6), torch.arange(6))
 

@@ -11,14 +11,13 @@ from phpq.errors import ConfigError
 from phpq.methods.hashnet import HashNet
 from tiny_hashing import (
     BITS,
-    hashing_config,
     inner_product,
     mean_by_kind,
     random_batch,
     tiny_method,
     training_set,
 )
-from tiny_runs import CLASSES, SIDE
+from tiny_runs import SIDE
 
 
 def hashnet(*assignments: str) -> HashNet:
@@ -89,4 +88,4 @@ def test_signs_do_not_depend_on_the_sharpness() -> None:
 )
 def test_bad_options_are_refused(option: str, allowed: str) -> None:
     with pytest.raises(ConfigError, match=rf"options\.{option}.* must be {allowed}"):
-        HashNet(hashing_config("hashnet", f"method.options.{option}"), CLASSES)
+        tiny_method("hashnet", f"method.options.{option}")

@@ -9,7 +9,7 @@ import torch
 
 from phpq.errors import ConfigError
 from phpq.methods.orthohash import OrthoHash
-from tiny_hashing import BITS, hashing_config, inner_product, random_batch, tiny_method
+from tiny_hashing import BITS, inner_product, random_batch, tiny_method
 from tiny_runs import CLASSES, SIDE
 
 
@@ -75,4 +75,4 @@ def test_bits_are_balanced_over_a_batch() -> None:
 )
 def test_bad_options_are_refused(option: str, message: str) -> None:
     with pytest.raises(ConfigError, match=message):
-        OrthoHash(hashing_config("orthohash", f"method.options.{option}"), CLASSES)
+        tiny_method("orthohash", f"method.options.{option}")

@@ -13,14 +13,13 @@ from phpq.methods.pqn import PQN, asymmetric_triplet_loss
 from phpq.model.quantizer import partial_attention
 from reference import reconstruct_loop
 from tiny_hashing import (
-    hashing_config,
     inner_product,
     random_batch,
     tiny_method,
     training_set,
     triplets,
 )
-from tiny_runs import CLASSES, SIDE
+from tiny_runs import SIDE
 
 
 def pqn(*assignments: str) -> PQN:
@@ -152,4 +151,4 @@ def test_queries_are_scored_as_the_config_says() -> None:
 )
 def test_bad_options_are_refused(option: str, allowed: str) -> None:
     with pytest.raises(ConfigError, match=rf"options\.{option}.* must be {allowed}"):
-        PQN(hashing_config("pqn", f"method.options.{option}"), CLASSES)
+        tiny_method("pqn", f"method.options.{option}")

@@ -9,8 +9,8 @@ import torch
 
 from phpq.errors import ConfigError
 from phpq.methods.srlh import SRLH, cut_out, square_of
-from tiny_hashing import BITS, hashing_config, random_batch, tiny_method
-from tiny_runs import CLASSES, SIDE
+from tiny_hashing import BITS, random_batch, tiny_method
+from tiny_runs import SIDE
 
 
 def srlh(*assignments: str) -> SRLH:
@@ -113,9 +113,9 @@ def test_the_code_sees_the_image_and_its_regions() -> None:
 @pytest.mark.parametrize("smallest", ["0", "1.5"])
 def test_bad_options_are_refused(smallest: str) -> None:
     with pytest.raises(ConfigError, match=r"smallest=.* of 'srlh' must be in \(0, 1\]"):
-        SRLH(hashing_config("srlh", f"method.options.smallest={smallest}"), CLASSES)
+        tiny_method("srlh", f"method.options.smallest={smallest}")
 
 
 def test_options_of_the_loss_are_checked_too() -> None:
     with pytest.raises(ConfigError, match=r"quantization=-1.* of 'srlh'"):
-        SRLH(hashing_config("srlh", "method.options.quantization=-1"), CLASSES)
+        tiny_method("srlh", "method.options.quantization=-1")

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import dataclasses
 import importlib
 from dataclasses import dataclass
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -13,24 +15,25 @@ from phpq.binary_codes import pack_signs
 from phpq.config import MethodConfig
 from phpq.errors import ConfigError
 from phpq.model import Network, build_method
-from phpq.model.method import METHODS, Method, check_option, pack_bits, read_options
-from phpq.recipes import RECIPES
+from phpq.model.method import Method, option, pack_bits, read_options
+from phpq.recipes import RECIPES, recipe_config
 from tiny_runs import CLASSES, tiny_config
 
 
 @dataclass(frozen=True)
 class SomeOptions:
-    margin: float = 0.5
-
-    def __post_init__(self) -> None:
-        check_option("some", f"margin={self.margin}", "above 0", good=self.margin > 0)
+    margin: float = option(0.5, "above 0")
 
 
-def test_the_table_names_every_method_and_each_is_one() -> None:
-    assert set(METHODS) == set(RECIPES)
-    for place in METHODS.values():
-        module, _, name = place.partition(":")
-        assert issubclass(getattr(importlib.import_module(module), name), Method)
+def method_class(name: str) -> type[Method]:
+    module, _, kind = RECIPES[name].place.partition(":")
+    found: type[Method] = getattr(importlib.import_module(module), kind)
+    return found
+
+
+def test_the_table_names_where_every_method_is() -> None:
+    for recipe in RECIPES.values():
+        assert issubclass(method_class(recipe.name), Method)
 
 
 def test_the_default_is_phpq() -> None:
@@ -42,7 +45,7 @@ def test_options_are_read_and_checked() -> None:
     assert read_options(SomeOptions, MethodConfig(options={"margin": 2.0})).margin == 2.0
     with pytest.raises(ConfigError, match=r"no option 'margn'.*Did you mean 'margin'"):
         read_options(SomeOptions, MethodConfig(options={"margn": 1.0}))
-    with pytest.raises(ConfigError, match=r"options\.margin=-1\.0 of 'some' must be above 0"):
+    with pytest.raises(ConfigError, match=r"options\.margin=-1\.0 of 'phpq' must be above 0"):
         read_options(SomeOptions, MethodConfig(options={"margin": -1.0}))
 
 
@@ -61,3 +64,11 @@ def test_the_head_learns_faster_than_the_backbone() -> None:
     assert (trunk["base_rate"], head["base_rate"]) == (0.1, 1.0)
     parameters = [*trunk["params"], *head["params"]]  # type: ignore[misc]
     assert {id(p) for p in parameters} == {id(p) for p in network.parameters()}
+
+
+@pytest.mark.parametrize("name", RECIPES)
+def test_every_default_is_within_its_range(name: str) -> None:
+    config = recipe_config(name)
+    options = read_options(method_class(name).option_type, config.method)
+    defaults = MethodConfig(name=name, options=dataclasses.asdict(cast(Any, options)))
+    assert read_options(type(options), defaults) == options

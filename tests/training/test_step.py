@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from dataclasses import dataclass
+from typing import cast
 
 import numpy as np
 import pytest
@@ -12,7 +13,7 @@ import torch
 from phpq.config import RunConfig
 from phpq.data.augment import draw_augmentations
 from phpq.losses import phpq_loss
-from phpq.model import Network
+from phpq.model import Network, build_method
 from phpq.training.distributed import ALONE, Group, Launch
 from phpq.training.optimizer import AveragedWeights, build_optimizer
 from phpq.training.step import (
@@ -39,7 +40,7 @@ class Made:
 
 def make_step(config: RunConfig, *, device: torch.device = CPU) -> Made:
     torch.manual_seed(0)
-    network = Network(config, CLASSES).to(device)
+    network = cast(Network, build_method(config, CLASSES).to(device))
     averaged = copy.deepcopy(network)
     average = AveragedWeights(network, averaged, config.training.ema_decay)
     optimizer = build_optimizer(network, config.training)

@@ -4,12 +4,12 @@
 a checkpoint's JSON), `override` applies `stage.field=value` texts.
 """
 
+from phpq.config.methods import RECIPES, Recipe
 from phpq.config.parsing import load_toml, override, parse, to_dict
 from phpq.config.stages import (
     DataConfig,
     LossConfig,
     MethodConfig,
-    MethodName,
     ModelConfig,
     QuantizerConfig,
     RunConfig,
@@ -18,12 +18,13 @@ from phpq.config.stages import (
 )
 
 __all__ = [
+    "RECIPES",
     "DataConfig",
     "LossConfig",
     "MethodConfig",
-    "MethodName",
     "ModelConfig",
     "QuantizerConfig",
+    "Recipe",
     "RunConfig",
     "TrainingConfig",
     "load_toml",

@@ -10,35 +10,15 @@ import math
 from dataclasses import dataclass, field
 from typing import Literal
 
-from phpq.errors import ConfigError
-
-MethodName = Literal[
-    "phpq",
-    "lsh",
-    "sh",
-    "pq",
-    "itq",
-    "opq",
-    "dpsh",
-    "dth",
-    "dsh",
-    "hashnet",
-    "adsh",
-    "pqn",
-    "fph",
-    "srlh",
-    "exchnet",
-    "cfh",
-    "orthohash",
-    "csq",
-]
+from phpq.config.methods import RECIPES
+from phpq.errors import ConfigError, nearest_hint
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MethodConfig:
-    """Which method learns the codes; `phpq.recipes` has the settings that suit each."""
+    """Which method learns the codes; `RECIPES` has the settings that suit each."""
 
-    name: MethodName = "phpq"
+    name: str = "phpq"  # one of `RECIPES`
     features: Literal["finetuned", "imagenet"] = "finetuned"  # what lsh, sh, pq, itq, opq code
     # Share of the epochs, the first, in which the backbone learns to classify and nothing else:
     # losses over pairs and triplets need far more epochs from ImageNet than from there.
@@ -48,6 +28,9 @@ class MethodConfig:
 
     def __post_init__(self) -> None:
         faults = _Faults("method")
+        if self.name not in RECIPES:
+            hint = nearest_hint(self.name, RECIPES)
+            faults.messages.append(f"method.name={self.name!r} is not allowed. {hint}")
         faults.check(
             0 <= self.classifier_share < 1, f"classifier_share={self.classifier_share}", "in [0, 1)"
         )

@@ -14,33 +14,26 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from phpq.config import RunConfig
 from phpq.methods.asymmetric import AsymmetricHashing
-from phpq.model.method import check_option, read_options
+from phpq.model.method import MethodSetup, option
 
 
 @dataclass(frozen=True, slots=True)
 class ADSHOptions:
-    """Numbers of the method.
+    """Numbers of the method."""
 
-    Attributes:
-        gamma: Weight of the mean squared distance between u and v.
-    """
-
-    gamma: float = 0.2
-
-    def __post_init__(self) -> None:
-        check_option("adsh", f"gamma={self.gamma}", "0 or more", good=self.gamma >= 0)
+    gamma: float = option(0.2, "0 or more")  # weight of the mean squared distance of u from v
 
 
 class ADSH(AsymmetricHashing):
     """Asymmetric deep supervised hashing."""
 
     terms = ("similarity", "quantization")
+    option_type = ADSHOptions
 
-    def __init__(self, config: RunConfig, num_classes: int, *, load_weights: bool = True) -> None:
-        super().__init__(config, num_classes, load_weights=load_weights)
-        self.gamma = read_options(ADSHOptions, config.method).gamma
+    def __init__(self, setup: MethodSetup, options: ADSHOptions) -> None:
+        super().__init__(setup, options)
+        self.gamma = options.gamma
 
     def loss(self, outputs: Tensor, labels: Tensor, rows: Tensor) -> tuple[Tensor, ...]:
         """Return the error of all similarities to the batch, and the distance to its codes."""

@@ -14,16 +14,15 @@ size; a published weight of 200 is gamma = 0.2 at 32 bits and 30 images a class.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import cast
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
 
 from phpq.binary_codes import pack_signs
 from phpq.codes import CodeArray
-from phpq.config import RunConfig
 from phpq.methods.hashing import HashingMethod, similar_pairs
-from phpq.model.method import EpochChange, TrainingSet
+from phpq.model.method import EpochChange, MethodSetup, TrainingSet
 
 DESCRIPTOR_LENGTH = 8.0  # of a centred descriptor, whatever its width
 
@@ -103,8 +102,8 @@ class AsymmetricHashing(HashingMethod):
     database: Tensor  # V (N, bits) float32 of -1 and +1
     started = False
 
-    def __init__(self, config: RunConfig, num_classes: int, *, load_weights: bool = True) -> None:
-        super().__init__(config, num_classes, load_weights=load_weights)
+    def __init__(self, setup: MethodSetup, options: Any) -> None:
+        super().__init__(setup, options)
         self.norm = nn.BatchNorm1d(self.descriptor_dim, affine=False)
 
     def standardise(self, descriptors: Tensor) -> Tensor:

@@ -14,36 +14,22 @@ the classifier of mean F, so that there is a likeliest class. The loss of b is t
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar, cast
+from typing import cast
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from phpq.config import RunConfig
 from phpq.methods.classified import ClassifiedHashing, CodeOptions
-from phpq.model.method import Learned, check_option, pack_bits
+from phpq.model.method import Learned, MethodSetup, option, pack_bits
 
 
 @dataclass(frozen=True, slots=True)
 class CFHOptions(CodeOptions):
-    """Numbers of the method, besides those of its loss.
+    """Numbers of the method, besides those of its loss."""
 
-    Attributes:
-        focus: s, how sharply a class looks at what resembles it.
-        semantics: Weight of the classification by which classes learn their embeddings.
-    """
-
-    focus: float = 10.0
-    semantics: float = 1.0
-
-    method: ClassVar[str] = "cfh"
-
-    def __post_init__(self) -> None:
-        CodeOptions.__post_init__(self)
-        for name in ("focus", "semantics"):
-            value = getattr(self, name)
-            check_option("cfh", f"{name}={value}", "0 or more", good=value >= 0)
+    focus: float = option(10.0, "0 or more")  # s, how sharply a class looks at what resembles it
+    semantics: float = option(1.0, "0 or more")  # weight of learning the class embeddings
 
 
 class CFH(ClassifiedHashing):
@@ -53,9 +39,9 @@ class CFH(ClassifiedHashing):
     option_type = CFHOptions
     options: CFHOptions
 
-    def __init__(self, config: RunConfig, num_classes: int, *, load_weights: bool = True) -> None:
-        super().__init__(config, num_classes, load_weights=load_weights)
-        self.semantics = nn.Linear(self.backbone.channels[-1], num_classes)
+    def __init__(self, setup: MethodSetup, options: CFHOptions) -> None:
+        super().__init__(setup, options)
+        self.semantics = nn.Linear(self.backbone.channels[-1], setup.num_classes)
 
     @property
     def descriptor_dim(self) -> int:
@@ -92,14 +78,8 @@ class CFH(ClassifiedHashing):
         total = total + self.options.semantics * semantics
         return Learned(total, (*parts, semantics), pack_bits(outputs))
 
-    def embed(self, images: Tensor, *, mirrored: bool = False) -> Tensor:
-        """Return the signs (B, bits) of the code as the likeliest class looks at the image."""
-        outputs = self._encode(images)
-        if mirrored:
-            outputs = outputs + self._encode(images.flip(-1))
-        return torch.where(outputs >= 0, 1.0, -1.0)
-
-    def _encode(self, images: Tensor) -> Tensor:
+    def bit_values(self, images: Tensor) -> Tensor:
+        """Return b (B, bits) as the likeliest class looks at the image."""
         features = self.extract(images)
         with torch.autocast(images.device.type, enabled=False):
             return self.code(features, self.class_scores(features).argmax(1))

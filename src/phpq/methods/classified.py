@@ -14,49 +14,32 @@ from typing import ClassVar
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from phpq.config import RunConfig
 from phpq.methods.hashing import HashingMethod, batch_triplet_loss, quantization_gap
-from phpq.model.method import check_option, read_options
+from phpq.model.method import MethodSetup, option
 
 MARGIN_BASE, MARGIN_SHARE = 4.0, 0.25  # of the triplets: 8 at 16 bits, 20 at 64, as in DTH
 
 
 @dataclass(frozen=True, slots=True)
 class CodeOptions:
-    """Numbers of the loss of a code.
+    """Numbers of the loss of a code."""
 
-    Attributes:
-        classification: Weight of the cross-entropy of the code.
-        smoothing: Share of its target that is spread over all classes.
-        triplet: w_t, weight of the triplets.
-        quantization: w_q, weight of the distance of b from its signs.
-    """
-
-    classification: float = 1.0
-    smoothing: float = 0.1
-    triplet: float = 1.0
-    quantization: float = 0.1
-
-    method: ClassVar[str] = ""
-
-    def __post_init__(self) -> None:
-        for name in ("classification", "triplet", "quantization"):
-            value = getattr(self, name)
-            check_option(self.method, f"{name}={value}", "0 or more", good=value >= 0)
-        seen = f"smoothing={self.smoothing}"
-        check_option(self.method, seen, "in [0, 1)", good=0 <= self.smoothing < 1)
+    classification: float = option(1.0, "0 or more")  # weight of the cross-entropy of the code
+    smoothing: float = option(0.1, "in [0, 1)")  # share of its target spread over all classes
+    triplet: float = option(1.0, "0 or more")  # w_t, weight of the triplets
+    quantization: float = option(0.1, "0 or more")  # w_q, weight of the distance from signs
 
 
 class ClassifiedHashing(HashingMethod):
     """A hashing method that learns by `CodeOptions`; a subclass says what it looks at."""
 
     terms: ClassVar[tuple[str, ...]] = ("classification", "triplet", "quantization")
-    option_type: type[CodeOptions] = CodeOptions
+    option_type: ClassVar[type] = CodeOptions
+    options: CodeOptions
 
-    def __init__(self, config: RunConfig, num_classes: int, *, load_weights: bool = True) -> None:
-        super().__init__(config, num_classes, load_weights=load_weights)
-        self.options = read_options(self.option_type, config.method)
-        self.classifier = nn.Linear(self.bits, num_classes)
+    def __init__(self, setup: MethodSetup, options: CodeOptions) -> None:
+        super().__init__(setup, options)
+        self.classifier = nn.Linear(self.bits, setup.num_classes)
 
     def squash(self, outputs: Tensor) -> Tensor:
         """Bound the outputs by tanh."""

@@ -19,9 +19,8 @@ from scipy.linalg import hadamard
 from torch import Tensor
 
 from phpq.codes import FloatArray
-from phpq.config import RunConfig
 from phpq.methods.hashing import HashingMethod, quantization_gap
-from phpq.model.method import check_option, read_options
+from phpq.model.method import MethodSetup, option
 
 CENTRE_SEED = 7  # the centres are part of the method, not of the run
 DRAWS_PER_CENTRE = 64  # random codes among which the centres are chosen
@@ -29,28 +28,21 @@ DRAWS_PER_CENTRE = 64  # random codes among which the centres are chosen
 
 @dataclass(frozen=True, slots=True)
 class CSQOptions:
-    """Numbers of the method.
+    """Numbers of the method."""
 
-    Attributes:
-        quantization: lambda, weight of the mean (|tanh(u)| - 1)^2.
-    """
-
-    quantization: float = 1e-4
-
-    def __post_init__(self) -> None:
-        seen = f"quantization={self.quantization}"
-        check_option("csq", seen, "0 or more", good=self.quantization >= 0)
+    quantization: float = option(1e-4, "0 or more")  # lambda, weight of the mean (|tanh(u)| - 1)^2
 
 
 class CSQ(HashingMethod):
     """Codes that match the centre of their class bit by bit."""
 
     terms = ("centre", "quantization")
+    option_type = CSQOptions
+    options: CSQOptions
 
-    def __init__(self, config: RunConfig, num_classes: int, *, load_weights: bool = True) -> None:
-        super().__init__(config, num_classes, load_weights=load_weights)
-        self.options = read_options(CSQOptions, config.method)
-        centres = torch.from_numpy(hash_centres(num_classes, self.bits))
+    def __init__(self, setup: MethodSetup, options: CSQOptions) -> None:
+        super().__init__(setup, options)
+        centres = torch.from_numpy(hash_centres(setup.num_classes, self.bits))
         self.register_buffer("centres", centres, persistent=False)
 
     def loss(self, outputs: Tensor, labels: Tensor, rows: Tensor) -> tuple[Tensor, ...]:

@@ -15,7 +15,6 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from phpq.config import RunConfig
 from phpq.methods.hashing import (
     HashingMethod,
     balanced_mean,
@@ -23,37 +22,25 @@ from phpq.methods.hashing import (
     quantization_gap,
     similar_pairs,
 )
-from phpq.model.method import TrainingSet, check_option, read_options
+from phpq.model.method import TrainingSet, option
 
 
 @dataclass(frozen=True, slots=True)
 class DPSHOptions:
-    """Numbers of the method.
+    """Numbers of the method."""
 
-    Attributes:
-        scale: Theta of equal codes: a = scale / bits.
-        quantization: eta, weight of the mean (|u| - 1)^2.
-    """
-
-    scale: float = 8.0
-    quantization: float = 0.1
-
-    def __post_init__(self) -> None:
-        check_option("dpsh", f"scale={self.scale}", "above 0", good=self.scale > 0)
-        seen = f"quantization={self.quantization}"
-        check_option("dpsh", seen, "0 or more", good=self.quantization >= 0)
+    scale: float = option(8.0, "above 0")  # Theta of equal codes: a = scale / bits
+    quantization: float = option(0.1, "0 or more")  # eta, weight of the mean (|u| - 1)^2
 
 
 class DPSH(HashingMethod):
     """Codes whose inner products say how likely two images share a class."""
 
     terms = ("likelihood", "quantization")
+    option_type = DPSHOptions
+    options: DPSHOptions
     outputs: Tensor  # (N, bits) float32: the last u of every training image, 0 before its first
     labels: Tensor  # (N,) int64
-
-    def __init__(self, config: RunConfig, num_classes: int, *, load_weights: bool = True) -> None:
-        super().__init__(config, num_classes, load_weights=load_weights)
-        self.options = read_options(DPSHOptions, config.method)
 
     def start(self, training: TrainingSet) -> None:
         """Make room for the outputs of all training images."""

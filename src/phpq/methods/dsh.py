@@ -14,7 +14,6 @@ from dataclasses import dataclass
 import torch.nn.functional as F
 from torch import Tensor
 
-from phpq.config import RunConfig
 from phpq.methods.hashing import (
     HashingMethod,
     balanced_mean,
@@ -22,38 +21,24 @@ from phpq.methods.hashing import (
     similar_pairs,
     squared_distances,
 )
-from phpq.model.method import check_option, read_options
+from phpq.model.method import option
 
 
 @dataclass(frozen=True, slots=True)
 class DSHOptions:
-    """Numbers of the method.
+    """Numbers of the method."""
 
-    Attributes:
-        alpha: Weight of the L1 distance of outputs from +-1.
-        margin: Squared distance at which dissimilar pairs rest, in units of the bits.
-        similar_share: Weight of the similar pairs' mean against that of the dissimilar ones.
-    """
-
-    alpha: float = 0.01
-    margin: float = 2.0
-    similar_share: float = 0.25
-
-    def __post_init__(self) -> None:
-        check_option("dsh", f"alpha={self.alpha}", "0 or more", good=self.alpha >= 0)
-        check_option("dsh", f"margin={self.margin}", "above 0", good=self.margin > 0)
-        share = self.similar_share
-        check_option("dsh", f"similar_share={share}", "in (0, 1)", good=0 < share < 1)
+    alpha: float = option(0.01, "0 or more")  # weight of the L1 distance of outputs from +-1
+    margin: float = option(2.0, "above 0")  # squared distance of dissimilar pairs, in bits
+    similar_share: float = option(0.25, "in (0, 1)")  # weight of the similar pairs' mean
 
 
 class DSH(HashingMethod):
     """Codes that are equal within a class and half of the bits apart between classes."""
 
     terms = ("contrastive", "quantization")
-
-    def __init__(self, config: RunConfig, num_classes: int, *, load_weights: bool = True) -> None:
-        super().__init__(config, num_classes, load_weights=load_weights)
-        self.options = read_options(DSHOptions, config.method)
+    option_type = DSHOptions
+    options: DSHOptions
 
     def loss(self, outputs: Tensor, labels: Tensor, rows: Tensor) -> tuple[Tensor, ...]:
         """Contrast all pairs of the batch; the L1 term counts both images of a pair."""

@@ -12,36 +12,26 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from phpq.config import RunConfig
 from phpq.methods.hashing import HashingMethod, batch_triplet_loss
-from phpq.model.method import check_option, read_options
+from phpq.model.method import MethodSetup, option
 
 
 @dataclass(frozen=True, slots=True)
 class DTHOptions:
-    """Numbers of the method: the margin is margin_base + margin_share * bits.
+    """Numbers of the method: the margin is margin_base + margin_share * bits."""
 
-    Attributes:
-        margin_base: Part of the margin that every length has.
-        margin_share: Part of the margin that grows with the length.
-    """
-
-    margin_base: float = 4.0
-    margin_share: float = 0.25
-
-    def __post_init__(self) -> None:
-        for name in ("margin_base", "margin_share"):
-            value = getattr(self, name)
-            check_option("dth", f"{name}={value}", "0 or more", good=value >= 0)
+    margin_base: float = option(4.0, "0 or more")  # part of the margin that every length has
+    margin_share: float = option(0.25, "0 or more")  # part that grows with the bits
 
 
 class DTH(HashingMethod):
     """Codes that are closer to their class than to others by a margin."""
 
-    def __init__(self, config: RunConfig, num_classes: int, *, load_weights: bool = True) -> None:
-        super().__init__(config, num_classes, load_weights=load_weights)
-        self.options = read_options(DTHOptions, config.method)
-        self.margin = self.options.margin_base + self.options.margin_share * self.bits
+    option_type = DTHOptions
+
+    def __init__(self, setup: MethodSetup, options: DTHOptions) -> None:
+        super().__init__(setup, options)
+        self.margin = options.margin_base + options.margin_share * self.bits
 
     def squash(self, outputs: Tensor) -> Tensor:
         """Bound the outputs by tanh."""

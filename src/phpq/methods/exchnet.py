@@ -24,15 +24,14 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from phpq.config import RunConfig
 from phpq.methods.asymmetric import AsymmetricHashing
 from phpq.model.method import (
     EpochChange,
     Learned,
+    MethodSetup,
     TrainingSet,
-    check_option,
+    option,
     pack_bits,
-    read_options,
 )
 
 PARTS = 4
@@ -42,31 +41,14 @@ TINY = 1e-6  # under roots, whose slope is infinite at 0
 
 @dataclass(frozen=True, slots=True)
 class ExchNetOptions:
-    """Numbers of the method.
+    """Numbers of the method."""
 
-    Attributes:
-        spatial: Weight of the difference of the parts' places.
-        channel: Weight of the difference of the parts' features.
-        channel_margin: Hellinger distance of features that is enough.
-        anchor: Weight of the distance to the class's anchors.
-        swap: How likely a part is swapped.
-        swap_share: Share of the epochs, the last ones, that swap.
-    """
-
-    spatial: float = 1.0
-    channel: float = 1.0
-    channel_margin: float = 0.4
-    anchor: float = 1.0
-    swap: float = 0.5
-    swap_share: float = 0.125
-
-    def __post_init__(self) -> None:
-        for name in ("spatial", "channel", "anchor"):
-            value = getattr(self, name)
-            check_option("exchnet", f"{name}={value}", "0 or more", good=value >= 0)
-        for name in ("channel_margin", "swap", "swap_share"):
-            value = getattr(self, name)
-            check_option("exchnet", f"{name}={value}", "in [0, 1]", good=0 <= value <= 1)
+    spatial: float = option(1.0, "0 or more")  # weight of the difference of the parts' places
+    channel: float = option(1.0, "0 or more")  # weight of the difference of their features
+    channel_margin: float = option(0.4, "in [0, 1]")  # Hellinger distance that is enough
+    anchor: float = option(1.0, "0 or more")  # weight of the distance to the class's anchors
+    swap: float = option(0.5, "in [0, 1]")  # how likely a part is swapped
+    swap_share: float = option(0.125, "in [0, 1]")  # share of the epochs, the last, that swap
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,6 +64,8 @@ class ExchNet(AsymmetricHashing):
     """Codes of parts that stand for their class."""
 
     terms = ("similarity", "spatial", "channel", "anchor")
+    option_type = ExchNetOptions
+    options: ExchNetOptions
     levels = 2
     gamma = 0.0
     anchors: Tensor  # (classes, PARTS, D) float32
@@ -90,9 +74,8 @@ class ExchNet(AsymmetricHashing):
     counts: Tensor  # (classes,) float32, of this epoch
     swaps: Tensor  # (N, PARTS) float32: 1 where a part is to be swapped in this epoch
 
-    def __init__(self, config: RunConfig, num_classes: int, *, load_weights: bool = True) -> None:
-        super().__init__(config, num_classes, load_weights=load_weights)
-        self.options = read_options(ExchNetOptions, config.method)
+    def __init__(self, setup: MethodSetup, options: ExchNetOptions) -> None:
+        super().__init__(setup, options)
         self.swapping = False
         third, fourth = self.backbone.channels
         self.attention = nn.Sequential(
@@ -186,14 +169,8 @@ class ExchNet(AsymmetricHashing):
         squares = (parts - self.anchors[labels]).square().mean(2)
         return ((squares + TINY).sqrt() * self.known[labels, None]).mean()
 
-    def embed(self, images: Tensor, *, mirrored: bool = False) -> Tensor:
-        """Return the signs (B, bits) of the code of the image's own parts."""
-        outputs = self._encode(images)
-        if mirrored:
-            outputs = outputs + self._encode(images.flip(-1))
-        return torch.where(outputs >= 0, 1.0, -1.0)
-
-    def _encode(self, images: Tensor) -> Tensor:
+    def bit_values(self, images: Tensor) -> Tensor:
+        """Return u (B, bits) of the image's own parts."""
         seen: Parts = self.extract(images)
         with torch.autocast(images.device.type, enabled=False):
             return self.code(seen.whole, seen.parts)

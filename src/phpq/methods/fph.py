@@ -13,35 +13,24 @@ public reruns of triplets alone take a thousand epochs and more, which no method
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import ClassVar
-
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from phpq.config import RunConfig
 from phpq.methods.classified import ClassifiedHashing, CodeOptions
+from phpq.model.method import MethodSetup
 
 WIDTH = 256  # of the vertical pyramid
 GRID = 2  # cells a side that keep the structure of the low stages
-
-
-@dataclass(frozen=True, slots=True)
-class FPHOptions(CodeOptions):
-    """Numbers of the method, those of its loss."""
-
-    method: ClassVar[str] = "fph"
 
 
 class FPH(ClassifiedHashing):
     """Codes of high stages, corrected by the layout of low ones."""
 
     levels = 4
-    option_type = FPHOptions
 
-    def __init__(self, config: RunConfig, num_classes: int, *, load_weights: bool = True) -> None:
-        super().__init__(config, num_classes, load_weights=load_weights)
+    def __init__(self, setup: MethodSetup, options: CodeOptions) -> None:
+        super().__init__(setup, options)
         first, second, third, fourth = self.backbone.channels
         self.vertical = nn.ModuleList(nn.Linear(width, WIDTH) for width in (third, fourth))
         self.horizontal = nn.ModuleList(

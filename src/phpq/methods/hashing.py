@@ -5,8 +5,7 @@ In: pixels. Out: u (B, bits) floats while training, their signs for search. A me
 
 from __future__ import annotations
 
-from dataclasses import replace
-from typing import ClassVar, cast
+from typing import Any, ClassVar, cast
 
 import torch
 import torch.nn.functional as F
@@ -14,9 +13,7 @@ from torch import Tensor, nn
 
 from phpq.binary_codes import sign_codebooks
 from phpq.codes import Codebooks
-from phpq.config import RunConfig
-from phpq.model.backbone import build_backbone
-from phpq.model.method import Learned, Method, pack_bits
+from phpq.model.method import Learned, Method, MethodSetup, pack_bits
 
 HEAD_DEVIATION = 0.01  # of the normal distribution that the hash layer starts from (HashNet)
 
@@ -51,16 +48,14 @@ class HashingMethod(Method):
     # Whether outputs are centred over the batch: None leaves it to `model.embedding_norm`.
     centred: ClassVar[bool | None] = None
 
-    def __init__(self, config: RunConfig, num_classes: int, *, load_weights: bool = True) -> None:
-        super().__init__()
-        self.bits = config.quantizer.bits
-        self.num_classes = num_classes
+    def __init__(self, setup: MethodSetup, options: Any) -> None:
+        super().__init__(setup, options)
+        self.bits = setup.quantizer.bits
         self.query_norm = "raw"
         self.embedding_dim = self.bits
         self._codebooks = sign_codebooks(self.bits)
-        pyramid = replace(config.model, levels=self.levels, rho=(1.0,) * self.levels)
-        self.backbone = build_backbone(pyramid, load_weights=load_weights)
-        asked = config.model.embedding_norm == "batch"
+        self.backbone = setup.build_backbone(self.levels)
+        asked = setup.model.embedding_norm == "batch"
         centred = asked if self.centred is None else self.centred
         self.hash = HashLayer(self.descriptor_dim, self.bits, centred=centred)
 
@@ -92,11 +87,15 @@ class HashingMethod(Method):
         total, *parts = self.loss(extracted, labels, rows)
         return Learned(total, tuple(parts), pack_bits(extracted))
 
+    def bit_values(self, images: Tensor) -> Tensor:
+        """Return the floats (B, bits) whose signs are the code of pixels in [0, 1]."""
+        return cast(Tensor, self.extract(images))
+
     def embed(self, images: Tensor, *, mirrored: bool = False) -> Tensor:
         """Return the signs (B, bits) as -1 and +1; zero counts as positive."""
-        outputs = self.extract(images)
+        outputs = self.bit_values(images)
         if mirrored:
-            outputs = outputs + self.extract(images.flip(-1))
+            outputs = outputs + self.bit_values(images.flip(-1))
         return torch.where(outputs >= 0, 1.0, -1.0)
 
     def export(self) -> Codebooks:

@@ -14,7 +14,6 @@ from typing import cast
 import torch
 from torch import Tensor
 
-from phpq.config import RunConfig
 from phpq.methods.hashing import (
     HashingMethod,
     balanced_mean,
@@ -22,36 +21,26 @@ from phpq.methods.hashing import (
     pair_likelihood,
     similar_pairs,
 )
-from phpq.model.method import EpochChange, TrainingSet, check_option, read_options
+from phpq.model.method import EpochChange, MethodSetup, TrainingSet, option
 
 
 @dataclass(frozen=True, slots=True)
 class HashNetOptions:
-    """Numbers of the method.
+    """Numbers of the method."""
 
-    Attributes:
-        scale: Inner product of equal codes: a = scale / bits.
-        growth: beta^2 at the end of the run, less 1; 0 keeps tanh as it is.
-        similar_share: Weight of the similar pairs' mean against that of the dissimilar ones.
-    """
-
-    scale: float = 10.0
-    growth: float = 50.0
-    similar_share: float = 0.5
-
-    def __post_init__(self) -> None:
-        check_option("hashnet", f"scale={self.scale}", "above 0", good=self.scale > 0)
-        check_option("hashnet", f"growth={self.growth}", "0 or more", good=self.growth >= 0)
-        share = self.similar_share
-        check_option("hashnet", f"similar_share={share}", "in (0, 1)", good=0 < share < 1)
+    scale: float = option(10.0, "above 0")  # inner product of equal codes: a = scale / bits
+    growth: float = option(50.0, "0 or more")  # beta^2 at the end of the run, less 1
+    similar_share: float = option(0.5, "in (0, 1)")  # weight of the similar pairs' mean
 
 
 class HashNet(HashingMethod):
     """Codes learned by continuation: a tanh that turns into a sign."""
 
-    def __init__(self, config: RunConfig, num_classes: int, *, load_weights: bool = True) -> None:
-        super().__init__(config, num_classes, load_weights=load_weights)
-        self.options = read_options(HashNetOptions, config.method)
+    option_type = HashNetOptions
+    options: HashNetOptions
+
+    def __init__(self, setup: MethodSetup, options: HashNetOptions) -> None:
+        super().__init__(setup, options)
         # Search takes signs, which do not depend on beta: it is not saved.
         self.register_buffer("beta", torch.ones(()), persistent=False)
 

@@ -15,8 +15,8 @@ import torch
 from torch import Tensor
 
 from phpq.codes import FloatArray
-from phpq.config import RunConfig
 from phpq.methods.shallow import Numbers, ShallowHashing, check_rank, principal_axes
+from phpq.model.method import MethodSetup, NoOptions
 
 ROUNDS = 50
 
@@ -24,9 +24,9 @@ ROUNDS = 50
 class ITQ(ShallowHashing):
     """Signs of rotated principal components."""
 
-    def __init__(self, config: RunConfig, num_classes: int, *, load_weights: bool = True) -> None:
-        super().__init__(config, num_classes, load_weights=load_weights)
-        name = repr(config.model.backbone)
+    def __init__(self, setup: MethodSetup, options: NoOptions) -> None:
+        super().__init__(setup, options)
+        name = repr(setup.model.backbone)
         check_rank("itq", bits=self.bits, rank=self.feature_dim, of=name)
         self.register_buffer("centre", torch.zeros(self.feature_dim))  # of unit features
         self.register_buffer("projection", torch.zeros(self.bits, self.feature_dim))

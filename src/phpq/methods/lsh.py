@@ -15,15 +15,15 @@ import torch
 from torch import Tensor
 
 from phpq.codes import FloatArray
-from phpq.config import RunConfig
 from phpq.methods.shallow import ShallowHashing
+from phpq.model.method import MethodSetup, NoOptions
 
 
 class LSH(ShallowHashing):
     """Signs of random projections."""
 
-    def __init__(self, config: RunConfig, num_classes: int, *, load_weights: bool = True) -> None:
-        super().__init__(config, num_classes, load_weights=load_weights)
+    def __init__(self, setup: MethodSetup, options: NoOptions) -> None:
+        super().__init__(setup, options)
         self.register_buffer("projection", torch.zeros(self.bits, self.feature_dim))
 
     def fit(self, features: FloatArray, seed: int) -> None:

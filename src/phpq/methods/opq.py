@@ -16,40 +16,34 @@ import torch
 from torch import Tensor
 
 from phpq.codes import FloatArray
-from phpq.config import RunConfig
 from phpq.methods.pq import PQ
 from phpq.methods.shallow import Numbers, principal_axes
-from phpq.model.method import check_option, read_options
+from phpq.model.method import MethodSetup, option
 
 
 @dataclass(frozen=True, slots=True)
 class OPQOptions:
-    """Numbers of the method.
+    """Numbers of the method."""
 
-    Attributes:
-        pca_dim: Principal axes that are kept, at most; rounded down to a multiple of M.
-    """
-
-    pca_dim: float = 128
-
-    def __post_init__(self) -> None:
-        good = self.pca_dim >= 1 and float(self.pca_dim).is_integer()
-        check_option("opq", f"pca_dim={self.pca_dim}", "a whole number from 1", good=good)
+    # Principal axes that are kept, at most; rounded down to a multiple of M.
+    pca_dim: float = option(128, "a whole number from 1")
 
 
 class OPQ(PQ):
     """Nearest centroids of the blocks of a rotated feature."""
 
-    def __init__(self, config: RunConfig, num_classes: int, *, load_weights: bool = True) -> None:
-        super().__init__(config, num_classes, load_weights=load_weights)
+    option_type = OPQOptions
+    options: OPQOptions
+
+    def __init__(self, setup: MethodSetup, options: OPQOptions) -> None:
+        super().__init__(setup, options)
         total = self.num_codebooks * self.sub_dim
         self.register_buffer("centre", torch.zeros(self.feature_dim))  # of unit features
         self.register_buffer("rotation", torch.zeros(total, self.feature_dim))
 
     def choose_sub_dim(self) -> int:
         """Return the length of a block: as many axes as fit, but at least one a codebook."""
-        wanted = int(read_options(OPQOptions, self.config.method).pca_dim)
-        return max(1, min(wanted, self.feature_dim) // self.num_codebooks)
+        return max(1, min(int(self.options.pca_dim), self.feature_dim) // self.num_codebooks)
 
     def transform(self, features: Tensor) -> Tensor:
         """Reduce and rotate centred features (N, C) of unit length to (N, M sub_dim)."""

@@ -13,28 +13,18 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from phpq.config import RunConfig
 from phpq.methods.hashing import HashingMethod
-from phpq.model.method import check_option, read_options
+from phpq.model.method import MethodSetup, option
 
 CENTRE_SEED = 7  # the centres are part of the method, not of the run
 
 
 @dataclass(frozen=True, slots=True)
 class OrthoHashOptions:
-    """Numbers of the method.
+    """Numbers of the method."""
 
-    Attributes:
-        scale: s, inverse temperature of the cosines.
-        margin: m, taken off the cosine of the right class.
-    """
-
-    scale: float = 8.0
-    margin: float = 0.2
-
-    def __post_init__(self) -> None:
-        check_option("orthohash", f"scale={self.scale}", "above 0", good=self.scale > 0)
-        check_option("orthohash", f"margin={self.margin}", "in [0, 2)", good=0 <= self.margin < 2)
+    scale: float = option(8.0, "above 0")  # s, inverse temperature of the cosines
+    margin: float = option(0.2, "in [0, 2)")  # m, taken off the cosine of the right class
 
 
 class OrthoHash(HashingMethod):
@@ -42,15 +32,17 @@ class OrthoHash(HashingMethod):
 
     centred = True  # part of the method
 
-    def __init__(self, config: RunConfig, num_classes: int, *, load_weights: bool = True) -> None:
-        super().__init__(config, num_classes, load_weights=load_weights)
-        self.options = read_options(OrthoHashOptions, config.method)
+    option_type = OrthoHashOptions
+    options: OrthoHashOptions
+
+    def __init__(self, setup: MethodSetup, options: OrthoHashOptions) -> None:
+        super().__init__(setup, options)
         generator = torch.Generator().manual_seed(CENTRE_SEED)
-        centres = torch.randint(0, 2, (num_classes, self.bits), generator=generator) * 2.0 - 1
+        centres = torch.randint(0, 2, (setup.num_classes, self.bits), generator=generator) * 2.0 - 1
         self.register_buffer("centres", centres)
 
     def loss(self, outputs: Tensor, labels: Tensor, rows: Tensor) -> tuple[Tensor, ...]:
         """Return the margin cross-entropy of the cosines to all centres."""
         cosines = F.normalize(outputs) @ F.normalize(cast(Tensor, self.centres)).T
-        margins = self.options.margin * F.one_hot(labels, self.num_classes)
+        margins = self.options.margin * F.one_hot(labels, self.setup.num_classes)
         return (F.cross_entropy(self.options.scale * (cosines - margins), labels),)

@@ -8,7 +8,7 @@ the features, zeros are appended. faiss finds the codewords.
 
 from __future__ import annotations
 
-from typing import cast
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -16,19 +16,18 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from phpq.codes import Codebooks, FloatArray
-from phpq.config import RunConfig
 from phpq.index import fit_pq
 from phpq.methods.shallow import ShallowMethod
-from phpq.model.method import NoOptions, read_options
+from phpq.model.method import MethodSetup
 
 
 class PQ(ShallowMethod):
     """Nearest centroids of the blocks of a feature."""
 
-    def __init__(self, config: RunConfig, num_classes: int, *, load_weights: bool = True) -> None:
-        super().__init__(config, num_classes, load_weights=load_weights)
-        self.num_codebooks = config.quantizer.num_codebooks
-        self.codebook_size = config.quantizer.codebook_size
+    def __init__(self, setup: MethodSetup, options: Any) -> None:
+        super().__init__(setup, options)
+        self.num_codebooks = setup.quantizer.num_codebooks
+        self.codebook_size = setup.quantizer.codebook_size
         self.sub_dim = self.choose_sub_dim()
         self.embedding_dim = self.num_codebooks * (self.sub_dim + 1)
         shape = (self.num_codebooks, self.codebook_size, self.sub_dim)
@@ -36,7 +35,6 @@ class PQ(ShallowMethod):
 
     def choose_sub_dim(self) -> int:
         """Return the length of a block, before the one is appended."""
-        read_options(NoOptions, self.config.method)
         return -(-self.feature_dim // self.num_codebooks)
 
     def transform(self, features: Tensor) -> Tensor:

@@ -20,36 +20,24 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from phpq.codes import Codebooks
-from phpq.config import RunConfig
 from phpq.methods.hashing import other_images, similar_pairs
-from phpq.model.backbone import build_backbone
 from phpq.model.method import (
     EpochChange,
     Learned,
     Method,
+    MethodSetup,
     TrainingSet,
-    check_option,
-    read_options,
+    option,
 )
 from phpq.model.quantizer import ProductQuantizer
 
 
 @dataclass(frozen=True, slots=True)
 class PQNOptions:
-    """Numbers of the method.
+    """Numbers of the method."""
 
-    Attributes:
-        scale: Inverse temperature of the difference of two mean cosines.
-        classification: Weight of the cross-entropy of x and of s, by one classifier.
-    """
-
-    scale: float = 40.0
-    classification: float = 0.0
-
-    def __post_init__(self) -> None:
-        check_option("pqn", f"scale={self.scale}", "above 0", good=self.scale > 0)
-        weight = self.classification
-        check_option("pqn", f"classification={weight}", "0 or more", good=weight >= 0)
+    scale: float = option(40.0, "above 0")  # inverse temperature of a difference of mean cosines
+    classification: float = option(0.0, "0 or more")  # weight of the cross-entropy of x and s
 
 
 class PQN(Method):
@@ -57,22 +45,21 @@ class PQN(Method):
 
     terms = ("triplets", "classification")
 
-    def __init__(self, config: RunConfig, num_classes: int, *, load_weights: bool = True) -> None:
-        super().__init__()
-        self.options = read_options(PQNOptions, config.method)
-        self.config = config
-        self.query_norm = config.quantizer.query_norm
-        dim = self.embedding_dim = config.model.embedding_dim
-        self.backbone = build_backbone(
-            replace(config.model, levels=1, rho=(1.0,)), load_weights=load_weights
-        )
+    option_type = PQNOptions
+    options: PQNOptions
+
+    def __init__(self, setup: MethodSetup, options: PQNOptions) -> None:
+        super().__init__(setup, options)
+        self.query_norm = setup.quantizer.query_norm
+        dim = self.embedding_dim = setup.model.embedding_dim
+        self.backbone = setup.build_backbone(levels=1)
         self.transform = nn.Linear(self.backbone.channels[-1], dim)
-        centred = config.model.embedding_norm == "batch"
+        centred = setup.model.embedding_norm == "batch"
         self.norm = nn.BatchNorm1d(dim, affine=False) if centred else nn.Identity()
-        full = replace(config.quantizer, kappa=config.quantizer.codebook_size)
+        full = replace(setup.quantizer, kappa=setup.quantizer.codebook_size)
         self.quantizer = ProductQuantizer(full, dim)
-        if self.options.classification:
-            self.classifier = nn.Linear(dim, num_classes)
+        if options.classification:
+            self.classifier = nn.Linear(dim, setup.num_classes)
 
     def extract(self, images: Tensor) -> Tensor:
         """Return the embeddings (B, D) float32."""
@@ -91,7 +78,7 @@ class PQN(Method):
         classification = torch.zeros_like(triplets)
         if self.options.classification:
             for vectors in (anchors, soft):
-                logits = self.classifier(vectors) / self.config.loss.tau
+                logits = self.classifier(vectors) / self.setup.loss.tau
                 classification = classification + F.cross_entropy(logits, labels)
         total = triplets + self.options.classification * classification
         return Learned(total, (triplets, classification), codes)
@@ -107,7 +94,7 @@ class PQN(Method):
 
     def prepare_epoch(self, epoch: int, training: TrainingSet) -> EpochChange:
         """Start the codebooks before the first epoch."""
-        if epoch or self.config.quantizer.init != "kmeans":
+        if epoch or self.setup.quantizer.init != "kmeans":
             return EpochChange()
         training.message("starting the codebooks by k-means")
         self.quantizer.fit(training.embed(), seed=training.seed)

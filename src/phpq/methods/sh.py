@@ -15,8 +15,8 @@ import torch
 from torch import Tensor
 
 from phpq.codes import FloatArray
-from phpq.config import RunConfig
 from phpq.methods.shallow import Numbers, ShallowHashing, check_rank, principal_axes
+from phpq.model.method import MethodSetup, NoOptions
 
 MARGIN = 1e-7  # by which the range is wider than what was seen
 
@@ -24,9 +24,9 @@ MARGIN = 1e-7  # by which the range is wider than what was seen
 class SpectralHashing(ShallowHashing):
     """Signs of the smoothest eigenfunctions."""
 
-    def __init__(self, config: RunConfig, num_classes: int, *, load_weights: bool = True) -> None:
-        super().__init__(config, num_classes, load_weights=load_weights)
-        name = repr(config.model.backbone)
+    def __init__(self, setup: MethodSetup, options: NoOptions) -> None:
+        super().__init__(setup, options)
+        name = repr(setup.model.backbone)
         check_rank("sh", bits=self.bits, rank=self.feature_dim, of=name)
         self.register_buffer("axes", torch.zeros(self.bits, self.feature_dim))  # one for each bit
         self.register_buffer("low", torch.zeros(self.bits))

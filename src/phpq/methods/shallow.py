@@ -7,7 +7,7 @@ classify ("finetuned"); centred with the mean of the training set, then scaled t
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, cast
 
 import numpy as np
@@ -18,10 +18,8 @@ from torch import Tensor, nn
 
 from phpq.binary_codes import sign_codebooks
 from phpq.codes import Codebooks, FloatArray, check_embeddings
-from phpq.config import RunConfig
 from phpq.errors import ConfigError, NotTrainedError, ShapeError
-from phpq.model.backbone import build_backbone
-from phpq.model.method import Learned, Method, NoOptions, TrainingSet, read_options
+from phpq.model.method import Learned, Method, MethodSetup, NoOptions, TrainingSet
 
 Numbers = NDArray[Any]  # fits are computed in float64, buffers are float32
 
@@ -40,22 +38,20 @@ class ShallowMethod(Method):
 
     fitted_last = True
 
-    def __init__(self, config: RunConfig, num_classes: int, *, load_weights: bool = True) -> None:
-        super().__init__()
-        self.config = config
+    def __init__(self, setup: MethodSetup, options: Any) -> None:
+        super().__init__(setup, options)
         self.query_norm = "raw"
-        pyramid = replace(config.model, levels=1, rho=(1.0,))
-        self.backbone = build_backbone(pyramid, load_weights=load_weights)
+        self.backbone = setup.build_backbone(levels=1)
         self.feature_dim = self.backbone.channels[-1]
         if self.learns:
-            self.classifier = nn.Linear(self.feature_dim, num_classes)
+            self.classifier = nn.Linear(self.feature_dim, setup.num_classes)
         self.register_buffer("mean", torch.zeros(self.feature_dim))
         self.register_buffer("fitted", torch.zeros((), dtype=torch.uint8))
 
     @property
     def learns(self) -> bool:
         """Whether the features are fine-tuned; ImageNet's are taken as they are."""
-        return self.config.method.features == "finetuned"
+        return self.setup.features == "finetuned"
 
     def fit(self, features: FloatArray, seed: int) -> None:
         """Fit the codes to centred features (N, C) float32 of unit length."""
@@ -108,8 +104,8 @@ class ShallowMethod(Method):
 
     def complete(self, training: TrainingSet) -> None:
         """Fit the codes to the features of the training set, seen as they are encoded."""
-        mirrored = self.config.data.eval_flip
-        training.message(f"fitting the codes of {self.config.method.name}")
+        mirrored = self.setup.mirrored
+        training.message(f"fitting the codes of {self.setup.name}")
         features = training.apply(lambda images: self.describe_features(images, mirrored=mirrored))
         self.fit_features(features, seed=training.seed)
 
@@ -120,9 +116,9 @@ class ShallowMethod(Method):
     def objective(self, extracted: Tensor, labels: Tensor, rows: Tensor) -> Learned:
         """Classify the features; there are no codes yet."""
         loss = F.cross_entropy(
-            self.classifier(extracted), labels, label_smoothing=self.config.loss.label_smoothing
+            self.classifier(extracted), labels, label_smoothing=self.setup.loss.label_smoothing
         )
-        books = self.config.quantizer.num_codebooks
+        books = self.setup.quantizer.num_codebooks
         codes = torch.zeros(len(labels), books, dtype=torch.uint8, device=labels.device)
         return Learned(loss, (), codes)
 
@@ -142,7 +138,7 @@ class ShallowMethod(Method):
         """
         if not cast(Tensor, self.fitted).item():
             raise NotTrainedError(
-                f"The codes of {self.config.method.name!r} are not fitted: that is the last step "
+                f"The codes of {self.setup.name!r} are not fitted: that is the last step "
                 "of training. Continue the run with: phpq train --resume FOLDER"
             )
         return self.codebooks()
@@ -151,10 +147,9 @@ class ShallowMethod(Method):
 class ShallowHashing(ShallowMethod):
     """Shallow methods whose codes are the signs of `scores`; zero counts as positive."""
 
-    def __init__(self, config: RunConfig, num_classes: int, *, load_weights: bool = True) -> None:
-        super().__init__(config, num_classes, load_weights=load_weights)
-        read_options(NoOptions, config.method)
-        self.bits = config.quantizer.bits
+    def __init__(self, setup: MethodSetup, options: NoOptions) -> None:
+        super().__init__(setup, options)
+        self.bits = setup.quantizer.bits
         self.embedding_dim = self.bits
         self._codebooks = sign_codebooks(self.bits)
 

@@ -11,37 +11,25 @@ so the code's loss moves the squares; the loss is that of `phpq.methods.classifi
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar, cast
+from typing import cast
 
 import torch
 from torch import Tensor, nn
 
-from phpq.config import RunConfig
 from phpq.data.augment import cell_centres, cut_boxes
 from phpq.methods.classified import ClassifiedHashing, CodeOptions
 from phpq.methods.hashing import HEAD_DEVIATION
 from phpq.model.backbone import Backbone
-from phpq.model.method import check_option
+from phpq.model.method import MethodSetup, option
 
 SCALES = 2  # stages that find a region each
 
 
 @dataclass(frozen=True, slots=True)
 class SRLHOptions(CodeOptions):
-    """Numbers of the method, besides those of its loss.
+    """Numbers of the method, besides those of its loss."""
 
-    Attributes:
-        smallest: Least side of a region as a share of the image's.
-    """
-
-    smallest: float = 0.35
-
-    method: ClassVar[str] = "srlh"
-
-    def __post_init__(self) -> None:
-        CodeOptions.__post_init__(self)
-        good = 0 < self.smallest <= 1
-        check_option("srlh", f"smallest={self.smallest}", "in (0, 1]", good=good)
+    smallest: float = option(0.35, "in (0, 1]")  # least side of a region, of the image's
 
 
 class SRLH(ClassifiedHashing):
@@ -51,8 +39,8 @@ class SRLH(ClassifiedHashing):
     option_type = SRLHOptions
     options: SRLHOptions
 
-    def __init__(self, config: RunConfig, num_classes: int, *, load_weights: bool = True) -> None:
-        super().__init__(config, num_classes, load_weights=load_weights)
+    def __init__(self, setup: MethodSetup, options: SRLHOptions) -> None:
+        super().__init__(setup, options)
         self.finders = nn.ModuleList(nn.Conv2d(c, 1, 1) for c in self.backbone.channels)
         for finder in self.finders:
             nn.init.normal_(cast(nn.Conv2d, finder).weight, std=HEAD_DEVIATION)

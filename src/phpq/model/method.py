@@ -13,42 +13,64 @@ from __future__ import annotations
 
 import dataclasses
 import importlib
-import typing
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, TypeVar
+from typing import Any, ClassVar, Literal, TypeVar, cast
 
 import torch
 from torch import Tensor, nn
 
 from phpq.codes import CodeArray, Codebooks, QueryNorm
-from phpq.config import MethodConfig, RunConfig
+from phpq.config import (
+    RECIPES,
+    LossConfig,
+    MethodConfig,
+    ModelConfig,
+    QuantizerConfig,
+    RunConfig,
+)
 from phpq.errors import ConfigError, nearest_hint
-from phpq.model.backbone import Backbone
-
-# Loaded by name when it is asked for: the methods build upon this module.
-METHODS: dict[str, str] = {
-    "phpq": "phpq.model.network:Network",
-    "lsh": "phpq.methods.lsh:LSH",
-    "sh": "phpq.methods.sh:SpectralHashing",
-    "pq": "phpq.methods.pq:PQ",
-    "itq": "phpq.methods.itq:ITQ",
-    "opq": "phpq.methods.opq:OPQ",
-    "dpsh": "phpq.methods.dpsh:DPSH",
-    "dth": "phpq.methods.dth:DTH",
-    "dsh": "phpq.methods.dsh:DSH",
-    "hashnet": "phpq.methods.hashnet:HashNet",
-    "adsh": "phpq.methods.adsh:ADSH",
-    "pqn": "phpq.methods.pqn:PQN",
-    "fph": "phpq.methods.fph:FPH",
-    "srlh": "phpq.methods.srlh:SRLH",
-    "exchnet": "phpq.methods.exchnet:ExchNet",
-    "cfh": "phpq.methods.cfh:CFH",
-    "orthohash": "phpq.methods.orthohash:OrthoHash",
-    "csq": "phpq.methods.csq:CSQ",
-}
+from phpq.model.backbone import Backbone, build_backbone
 
 Options = TypeVar("Options")
+
+_RANGES: dict[str, Callable[[float], bool]] = {
+    "above 0": lambda value: value > 0,
+    "0 or more": lambda value: value >= 0,
+    "in (0, 1)": lambda value: 0 < value < 1,
+    "in [0, 1)": lambda value: 0 <= value < 1,
+    "in (0, 1]": lambda value: 0 < value <= 1,
+    "in [0, 1]": lambda value: 0 <= value <= 1,
+    "in [0, 2)": lambda value: 0 <= value < 2,
+    "a whole number from 1": lambda value: value >= 1 and float(value).is_integer(),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class NoOptions:
+    """For methods whose numbers are all in the stages of the config."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MethodSetup:
+    """What a method is built from, besides its own options."""
+
+    name: str
+    num_classes: int
+    model: ModelConfig
+    quantizer: QuantizerConfig
+    loss: LossConfig
+    features: Literal["finetuned", "imagenet"]  # what shallow methods code
+    mirrored: bool  # images are encoded together with their mirror image
+    codebook_epoch: int  # epochs that learn without codebooks
+    load_weights: bool = True  # False leaves the backbone as initialised
+
+    def build_backbone(self, levels: int | None = None) -> Backbone:
+        """Return the backbone with its deepest `levels`; by default as many as the config has."""
+        model = self.model
+        if levels is not None:
+            model = dataclasses.replace(model, levels=levels, rho=(1.0,) * levels)
+        return build_backbone(model, load_weights=self.load_weights)
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,13 +128,21 @@ class Method(nn.Module):
         query_norm: How queries are scored, see `Codebooks.lookup_tables`.
         embedding_dim: D of `embed`.
         fitted_last: Codes exist only after `complete`: there is nothing to evaluate before.
+        option_type: A dataclass of numbers made by `option`.
     """
 
     terms: ClassVar[tuple[str, ...]] = ()
     fitted_last: ClassVar[bool] = False
+    option_type: ClassVar[type] = NoOptions
+    options: Any  # of `option_type`
     backbone: Backbone
     query_norm: QueryNorm
     embedding_dim: int
+
+    def __init__(self, setup: MethodSetup, options: Any) -> None:
+        super().__init__()
+        self.setup = setup
+        self.options = options
 
     @property
     def learns(self) -> bool:
@@ -182,39 +212,43 @@ def build_method(config: RunConfig, num_classes: int, *, load_weights: bool = Tr
         num_classes: Classes of the training set.
         load_weights: False leaves the backbone as initialised, for a checkpoint to fill.
     """
-    module, _, name = METHODS[config.method.name].partition(":")
-    kind: Any = getattr(importlib.import_module(module), name)
-    return typing.cast(Method, kind(config, num_classes, load_weights=load_weights))
+    module, _, name = RECIPES[config.method.name].place.partition(":")
+    kind: type[Method] = getattr(importlib.import_module(module), name)
+    setup = MethodSetup(
+        name=config.method.name,
+        num_classes=num_classes,
+        model=config.model,
+        quantizer=config.quantizer,
+        loss=config.loss,
+        features=config.method.features,
+        mirrored=config.data.eval_flip,
+        codebook_epoch=config.training.codebook_epoch,
+        load_weights=load_weights,
+    )
+    return kind(setup, read_options(kind.option_type, config.method))
 
 
-@dataclass(frozen=True, slots=True)
-class NoOptions:
-    """For methods whose numbers are all in the stages of the config."""
+def option(default: float, allowed: str) -> Any:
+    """Declare a number of a method, with its default and the range that it must lie in."""
+    return field(default=default, metadata={"allowed": allowed})
 
 
 def read_options(kind: type[Options], config: MethodConfig) -> Options:
-    """Build a method's own numbers from `method.options`.
-
-    Args:
-        kind: A dataclass of numbers with defaults; it checks their ranges itself.
-        config: Names the method and its options.
-    """
-    known = {item.name: item.type for item in dataclasses.fields(typing.cast(Any, kind))}
+    """Build a method's own numbers from `method.options`, and check them."""
+    known = {item.name: item for item in dataclasses.fields(cast(Any, kind))}
     faults = [
         f"The method {config.name!r} has no option {name!r}. "
         + (nearest_hint(name, known) if known else "It has none.")
         for name in config.options
         if name not in known
     ]
+    for name, value in config.options.items():
+        allowed = known[name].metadata["allowed"] if name in known else ""
+        if allowed and not _RANGES[allowed](value):
+            faults.append(f"method.options.{name}={value} of {config.name!r} must be {allowed}.")
     if faults:
         raise ConfigError("\n".join(faults))
     return kind(**config.options)
-
-
-def check_option(method: str, seen: str, allowed: str, *, good: bool) -> None:
-    """Raise a `ConfigError` about an option unless it is good."""
-    if not good:
-        raise ConfigError(f"method.options.{seen} of {method!r} must be {allowed}.")
 
 
 @torch.no_grad()

@@ -12,16 +12,14 @@ import torch
 from torch import Tensor, nn
 
 from phpq.codes import Codebooks
-from phpq.config import RunConfig
 from phpq.losses import phpq_loss
-from phpq.model.backbone import build_backbone
 from phpq.model.method import (
     EpochChange,
     Learned,
     Method,
+    MethodSetup,
     NoOptions,
     TrainingSet,
-    read_options,
 )
 from phpq.model.pooling import PyramidHybridPooling
 from phpq.model.quantizer import ProductQuantizer
@@ -42,14 +40,12 @@ class Network(Method):
 
     terms = ("classification", "contrastive")
 
-    def __init__(self, config: RunConfig, num_classes: int, *, load_weights: bool = True) -> None:
-        super().__init__()
-        read_options(NoOptions, config.method)
-        model = config.model
-        self.config = config
-        self.query_norm = config.quantizer.query_norm
+    def __init__(self, setup: MethodSetup, options: NoOptions) -> None:
+        super().__init__(setup, options)
+        model = setup.model
+        self.query_norm = setup.quantizer.query_norm
         self.embedding_dim = model.embedding_dim
-        self.backbone = build_backbone(model, load_weights=load_weights)
+        self.backbone = setup.build_backbone()
         self.pooling = PyramidHybridPooling(
             self.backbone.channels, model.rho, kind=model.pooling, mode=model.rho_mode
         )
@@ -61,8 +57,8 @@ class Network(Method):
             if model.embedding_norm == "batch"
             else nn.Identity()
         )
-        self.quantizer = ProductQuantizer(config.quantizer, model.embedding_dim)
-        self.classifier = nn.Linear(model.embedding_dim, num_classes)
+        self.quantizer = ProductQuantizer(setup.quantizer, model.embedding_dim)
+        self.classifier = nn.Linear(model.embedding_dim, setup.num_classes)
         self.quantized = True  # False: learn on embeddings, before the codebooks start
 
     def embed(self, images: Tensor, *, mirrored: bool = False) -> Tensor:
@@ -87,18 +83,18 @@ class Network(Method):
     def objective(self, extracted: Tensor, labels: Tensor, rows: Tensor) -> Learned:
         """Classify and contrast the soft reconstructions of a batch."""
         output = self.quantize(extracted) if self.quantized else self.pass_through(extracted)
-        terms = phpq_loss(output, labels, self.config.loss, self.config.quantizer.num_codebooks)
+        terms = phpq_loss(output, labels, self.setup.loss, self.setup.quantizer.num_codebooks)
         codes = self.quantizer.encode(extracted.detach()).to(torch.uint8)
         return Learned(terms.total, (terms.classification, terms.contrastive), codes)
 
     def prepare_epoch(self, epoch: int, training: TrainingSet) -> EpochChange:
         """Start the codebooks when their epoch has come; before it, learn without them."""
-        first = self.config.training.codebook_epoch
+        first = self.setup.codebook_epoch
         before = self.quantized, self.quantizer.kappa
         self.quantized = epoch >= first
         progress = max(0, epoch - first) / max(1, training.epochs - first)
         self.quantizer.kappa = self.quantizer.kappa_at(progress)
-        if epoch == first and self.config.quantizer.init == "kmeans":
+        if epoch == first and self.setup.quantizer.init == "kmeans":
             training.message("starting the codebooks by k-means")
             self.quantizer.fit(training.embed(), seed=training.seed)
         adopt = ("quantizer",) if epoch == first else ()

@@ -26,8 +26,6 @@ SHARED = ("backbone", "features")  # kinds that other cells start from
 
 # Where and how fast a cell is run, not what it is.
 _MACHINE = ("workers", "checkpoint_seconds", "images_on_device", "accelerate")
-# Time of a training beside one of plain hashing. Only the order of work depends on it.
-_COSTS = {"srlh": 1.9, "phpq": 1.7, "cfh": 1.4, "pqn": 1.1, "fph": 1.1, "exchnet": 1.1}
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +64,7 @@ class Cell:
             return 10.0  # others wait for it
         if self.config.method.features == "imagenet":
             return 0.1
-        return _COSTS.get(self.config.method.name, 1.0) + 0.001 * self.bits
+        return RECIPES[self.config.method.name].cost + 0.001 * self.bits
 
 
 @dataclass(frozen=True, slots=True)
