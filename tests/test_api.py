@@ -55,9 +55,10 @@ def test_a_source_can_be_opened_again_from_anywhere(
 
 def test_photographs_start_from_the_hub_and_drawings_from_nothing(tmp_path: Path) -> None:
     photographs = api.as_dataset(write_classes(tmp_path / "birds", {"a": 3, "b": 3}))
-    assert api.default_config(photographs).model.weights == "hub"
-    assert api.default_config(plumage(2, 2)).model.weights == "none"
-    assert replace(api.default_config(photographs), model=RunConfig().model) == RunConfig()
+    config = api.open_run(photographs).config
+    assert config.model.weights == "hub"
+    assert api.open_run(plumage(2, 2)).config.model.weights == "none"
+    assert replace(config, model=RunConfig().model) == RunConfig()
     assert api.default_folder(photographs, RunConfig()) == Path("runs/birds-32")
 
 

@@ -3,12 +3,21 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
 from phpq.config import RunConfig, override
 from phpq.errors import ConfigError
-from phpq.recipes import RECIPES, classifier_config, recipe_config, remaining_config
+from phpq.recipes import (
+    RECIPES,
+    absolute_weights,
+    classifier_config,
+    default_weights,
+    drawn_settings,
+    remaining_config,
+    resolve_config,
+)
 
 
 def test_names_and_titles_are_their_own() -> None:
@@ -18,7 +27,7 @@ def test_names_and_titles_are_their_own() -> None:
 
 @pytest.mark.parametrize("name", RECIPES)
 def test_methods_share_data_backbone_and_budget(name: str) -> None:
-    config, ours = recipe_config(name), RunConfig()
+    config, ours = resolve_config(method=name), RunConfig()
     assert config.method.name == name
     assert (config.data, config.model) == (ours.data, ours.model)
     assert config.training.epochs == ours.training.epochs
@@ -26,12 +35,12 @@ def test_methods_share_data_backbone_and_budget(name: str) -> None:
 
 
 def test_phpq_is_the_default() -> None:
-    assert recipe_config("phpq") == RunConfig()
+    assert resolve_config(method="phpq") == RunConfig()
 
 
 def test_an_unknown_method_names_the_nearest() -> None:
     with pytest.raises(ConfigError, match=r"Unknown method 'hashnett'.*Did you mean 'hashnet'"):
-        recipe_config("hashnett")
+        resolve_config(method="hashnett")
     with pytest.raises(ConfigError, match=r"method.name='hashnett' is not .*mean 'hashnet'"):
         override(RunConfig(), ["method.name=hashnett"])
 
@@ -45,12 +54,12 @@ def test_reconstructions_say_so() -> None:
 
 
 def test_deep_methods_share_one_classifier_and_keep_the_budget() -> None:
-    ours = recipe_config("phpq")
+    ours = resolve_config(method="phpq")
     assert classifier_config(ours) is None
     assert remaining_config(ours) == ours
     seen = []
     for name, recipe in RECIPES.items():
-        config = recipe_config(name)
+        config = resolve_config(method=name)
         first = classifier_config(config)
         if recipe.kind == "shallow" or name == "phpq":
             assert first is None
@@ -68,7 +77,7 @@ def test_deep_methods_share_one_classifier_and_keep_the_budget() -> None:
 
 
 def test_a_single_epoch_is_left_to_the_method() -> None:
-    config = override(recipe_config("dth"), ["training.epochs=1"])
+    config = override(resolve_config(method="dth"), ["training.epochs=1"])
     assert classifier_config(config) is None
     assert remaining_config(config).training.epochs == 1
 
@@ -83,3 +92,58 @@ def test_a_share_of_the_rate_is_for_the_epochs_of_the_method() -> None:
     assert remaining_config(rest) == rest  # it is taken once
     with pytest.raises(ConfigError, match=r"rate_share=0.* must be above 0"):
         override(RunConfig(), ["method.rate_share=0"])
+
+
+def test_file_then_options_then_bits(tmp_path: Path) -> None:
+    file = tmp_path / "a.toml"
+    file.write_text("[training]\nepochs = 3\nseed = 5\n[quantizer]\nnum_codebooks = 8\n")
+    config = resolve_config(file=file, settings=["training.epochs=4"])
+    assert (config.training.epochs, config.training.seed, config.quantizer.bits) == (4, 5, 64)
+    assert resolve_config(file=file, bits=16).quantizer.bits == 16
+    assert resolve_config(weights="none") == RunConfig()
+
+
+@pytest.mark.parametrize(
+    ("text", "assignments", "expected"),
+    [
+        ("", [], "hub"),
+        ("[training]\nepochs = 3\n", [], "hub"),
+        ("[model]\nweights = 'none'\n", [], "none"),
+        ("", ["model.weights=a.pth"], "a.pth"),
+        ("[model]\nweights = 'none'\n", ["model.weights=a.pth"], "a.pth"),
+    ],
+)
+def test_the_start_of_the_backbone_is_a_default_only(
+    tmp_path: Path, text: str, assignments: list[str], expected: str
+) -> None:
+    file = tmp_path / "a.toml"
+    file.write_text(text)
+    config = resolve_config(file=file, settings=assignments, weights="hub")
+    assert config.model.weights == expected
+
+
+def test_a_file_and_a_method_contradict_each_other(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"'itq' and the config file 'a.toml' contradict"):
+        resolve_config(file=Path("a.toml"), method="itq")
+
+
+def test_what_was_asked_for_counts_more_than_the_recipe_and_that_more_than_the_base() -> None:
+    base = override(RunConfig(), ["training.batch_size=32", "training.epochs=5"])
+    config = resolve_config(base=base, method="dpsh", settings=["training.images_per_class=8"])
+    assert (config.training.epochs, config.training.batch_size) == (5, 64)
+    assert (config.method.name, config.training.images_per_class) == ("dpsh", 8)
+
+
+def test_photographs_start_from_the_hub_and_drawings_from_nothing() -> None:
+    assert default_weights("/data/birds") == "hub"
+    assert default_weights("plumage:species=2") == "none"
+    drawn = resolve_config(settings=drawn_settings(48))
+    assert (drawn.data.store_size, drawn.data.crop_size, drawn.data.eval_size) == (48, 48, 48)
+
+
+def test_files_of_weights_are_kept_by_their_absolute_paths(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert [absolute_weights(word) for word in ("none", "hub")] == ["none", "hub"]
+    assert absolute_weights("w.pth") == str(tmp_path / "w.pth")

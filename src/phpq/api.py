@@ -8,17 +8,18 @@ torch is imported inside the functions: a data set that is not there is reported
 
 from __future__ import annotations
 
-from dataclasses import replace
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from phpq.config import RunConfig, with_bits
+from phpq.config import CONFIG_FILE, RunConfig, with_bits
 from phpq.data import Dataset, open_dataset
 from phpq.errors import ConfigError, DataError
 from phpq.evaluation.embedding import Progress
 from phpq.evaluation.history import epoch_scores, read_rows
 from phpq.evaluation.run import FOLDER, Evaluation, evaluate_model
-from phpq.recipes import recipe_config
+from phpq.recipes import absolute_weights, default_weights, resolve_config
 
 if TYPE_CHECKING:
     from phpq.model import Model
@@ -63,20 +64,17 @@ def train(  # noqa: PLR0913  every way to say what is to be learned, by name
         raise ConfigError(
             f"method={method!r} and a config contradict each other. Set method.name in the config."
         )
-    if resume:
-        dataset, kept = open_run(out, source)
-        config = config or kept
-    elif source is None:
-        raise ConfigError("There is no data set to train on. Give a source, or resume a run.")
-    else:
-        dataset = as_dataset(source)
-        config = config or default_config(dataset, method or "phpq")
-    config = _with_absolute_weights(config if bits is None else with_bits(config, bits))
-    folder = Path(out) if out else default_folder(dataset, config)
+    run = open_run(source, config=config, method=method, bits=bits, out=out, resume=resume)
     from phpq.training import train_run
 
     return train_run(
-        dataset, config, folder, device=device, resume=resume, reporter=reporter, group=group
+        run.dataset,
+        run.config,
+        run.folder,
+        device=device,
+        resume=resume,
+        reporter=reporter,
+        group=group,
     )
 
 
@@ -131,24 +129,70 @@ def open_origin(origin: str, *, home: Path | None = None) -> Dataset:
         ) from error
 
 
-def open_run(
-    run: str | Path | None, source: Source | None = None, *, home: Path | None = None
-) -> tuple[Dataset, RunConfig]:
-    """Return the data set and the settings of a run that is to be resumed.
+@dataclass(frozen=True, slots=True)
+class Run:
+    """A run that is about to begin or to go on."""
+
+    dataset: Dataset
+    config: RunConfig
+    folder: Path
+
+
+def open_run(  # noqa: PLR0913  every way to say what is to be learned, by name
+    source: Source | None = None,
+    *,
+    config: RunConfig | None = None,
+    method: str | None = None,
+    file: Path | None = None,
+    settings: Sequence[str] = (),
+    bits: int | None = None,
+    out: str | Path | None = None,
+    resume: bool = False,
+    home: Path | None = None,
+) -> Run:
+    """Find data set, settings and folder of a run that is to begin, or to be resumed.
 
     Args:
-        run: The run folder.
-        source: Where the data set is, if it has moved.
+        source: As for `train`; on resuming, where the data set is if it has moved.
+        config: Every setting; otherwise those of the run that is resumed, or what
+            `recipes.resolve_config` makes of method, file and settings.
+        method: As for `train`.
+        file: A TOML file of settings.
+        settings: Texts such as "training.epochs=10".
+        bits: Length of a code.
+        out: The run folder.
+        resume: Continue the run in `out`.
         home: Where downloads are kept.
     """
-    from phpq.model.checkpoint import CONFIG, read_card
+    if resume:
+        if out is None:
+            raise ConfigError("There is no run to resume. Say which with out=FOLDER.")
+        dataset, kept = _interrupted(Path(out), source, home)
+        config = config or kept
+    elif source is None:
+        raise ConfigError("There is no data set to train on. Give a source, or resume a run.")
+    else:
+        dataset = as_dataset(source, home=home)
+        config = config or resolve_config(
+            method=method, file=file, weights=default_weights(dataset.source), settings=settings
+        )
+    if bits is not None:
+        config = with_bits(config, bits)
+    # The run folder keeps the path, and must be resumable from elsewhere.
+    weights = absolute_weights(config.model.weights)
+    config = replace(config, model=replace(config.model, weights=weights))
+    return Run(dataset, config, Path(out) if out else default_folder(dataset, config))
 
-    if run is None:
-        raise ConfigError("There is no run to resume. Say which with out=FOLDER.")
-    folder = Path(run)
-    if not (folder / CONFIG).is_file():
+
+def _interrupted(
+    folder: Path, source: Source | None, home: Path | None
+) -> tuple[Dataset, RunConfig]:
+    """Return the data set and the settings of a run that is to be resumed."""
+    from phpq.model.checkpoint import read_card
+
+    if not (folder / CONFIG_FILE).is_file():
         raise ConfigError(
-            f"There is no run to resume in {str(folder)!r}: it has no {CONFIG}. "
+            f"There is no run to resume in {str(folder)!r}: it has no {CONFIG_FILE}. "
             "Give the folder of an interrupted run, or start one without resuming."
         )
     card = read_card(folder)
@@ -165,28 +209,8 @@ def open_run(
     return dataset, card.config
 
 
-def default_config(dataset: Dataset, method: str = "phpq") -> RunConfig:
-    """Return the settings of a run that names none: see `train`."""
-    config = recipe_config(method)
-    return replace(config, model=replace(config.model, weights=default_weights(dataset)))
-
-
-def default_weights(dataset: Dataset) -> str:
-    """Return "hub", or "none" for drawn birds: they are no photographs."""
-    return "none" if dataset.source.startswith("plumage:") else "hub"
-
-
 def default_folder(dataset: Dataset, config: RunConfig) -> Path:
     """Return the run folder where none is named."""
     method = config.method.name
     name = dataset.name if method == "phpq" else f"{dataset.name}-{method}"
     return Path("runs") / f"{name}-{config.quantizer.bits}"
-
-
-def _with_absolute_weights(config: RunConfig) -> RunConfig:
-    # The run folder keeps the path, and must be resumable from elsewhere.
-    weights = config.model.weights
-    if weights in ("none", "hub"):
-        return config
-    path = str(Path(weights).expanduser().absolute())
-    return replace(config, model=replace(config.model, weights=path))

@@ -1,27 +1,109 @@
-"""From a method to the settings of its runs, and of the two parts of such a run. No torch."""
+"""The one place that puts the settings of a run together, and cuts them into its two parts.
+
+A command line, arguments or a data set in, a `RunConfig` out. No torch.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
+from pathlib import Path
 
-from phpq.config import RECIPES, MethodConfig, RunConfig, TrainingConfig, override
+from phpq.config import (
+    RECIPES,
+    MethodConfig,
+    RunConfig,
+    TrainingConfig,
+    override,
+    parse,
+    read_toml,
+    with_bits,
+)
 from phpq.errors import ConfigError, nearest_hint
 
-__all__ = ["RECIPES", "classifier_config", "recipe_config", "remaining_config"]
+__all__ = [
+    "RECIPES",
+    "absolute_weights",
+    "classifier_config",
+    "default_weights",
+    "drawn_settings",
+    "remaining_config",
+    "resolve_config",
+]
+
+# Drawn birds are learned from nothing by timm's smallest ResNet; whole views, since crops of such
+# small pictures lose the marks that tell species apart.
+_DRAWN = (
+    "data.crop_scale=1.0",
+    "data.crop_ratio=1.0",
+    "model.backbone=test_resnet",
+    "model.embedding_dim=192",
+    "loss.tau=0.25",
+    "loss.gamma=0.2",
+    "training.batch_size=32",
+    "training.optimizer=adamw",
+    "training.learning_rate=5e-3",
+    "training.head_rate_factor=0.5",
+    "training.weight_decay=0.05",
+    "training.ema_decay=0.9",
+    "training.precision=float32",
+    "training.images_on_device=on",
+)
 
 
-def recipe_config(method: str) -> RunConfig:
-    """Return the settings of a run of a method.
+def resolve_config(
+    *,
+    base: RunConfig | None = None,
+    method: str | None = None,
+    file: Path | None = None,
+    weights: str | None = None,
+    settings: Sequence[str] = (),
+    bits: int | None = None,
+) -> RunConfig:
+    """Put the settings of a run together; what stands later here counts more.
 
     Args:
-        method: One of `RECIPES`.
-
-    Raises:
-        ConfigError: If there is no such method; the message names the nearest.
+        base: What all methods share on a data set; the defaults if None.
+        method: Its recipe, PHPQ's by default; not together with a file, which names its own.
+        file: A TOML file.
+        weights: Where the backbone starts, unless the file says so.
+        settings: Texts such as "training.epochs=10", the last of equal ones counts.
+        bits: Length of a code; None leaves it to the settings.
     """
-    if method not in RECIPES:
+    if file and method:
+        raise ConfigError(
+            f"The method {method!r} and the config file {str(file)!r} contradict each other. Set "
+            "method.name in the file."
+        )
+    if method is not None and method not in RECIPES:
         raise ConfigError(f"Unknown method {method!r}. {nearest_hint(method, RECIPES)}")
-    return override(RunConfig(), [f"method.name={method}", *RECIPES[method].settings])
+    config, texts = base or RunConfig(), list(settings)
+    if file:
+        data = read_toml(file)
+        config = parse(data)
+        if "weights" in data.get("model", {}):
+            weights = None
+    elif method:
+        texts = [f"method.name={method}", *RECIPES[method].settings, *texts]
+    if weights is not None:
+        texts.insert(0, f"model.weights={weights}")
+    config = override(config, texts)
+    return config if bits is None else with_bits(config, bits)
+
+
+def drawn_settings(side: int) -> tuple[str, ...]:
+    """Return the settings for drawn birds of `side` pixels."""
+    return (*(f"data.{which}_size={side}" for which in ("store", "crop", "eval")), *_DRAWN)
+
+
+def default_weights(source: str) -> str:
+    """Return "hub", or "none" for a source of drawn birds: they are no photographs."""
+    return "none" if source.startswith("plumage:") else "hub"
+
+
+def absolute_weights(weights: str) -> str:
+    """Return the absolute path of a file of weights: a run may go on from another folder."""
+    return weights if weights in ("none", "hub") else str(Path(weights).expanduser().absolute())
 
 
 def classifier_config(config: RunConfig) -> RunConfig | None:

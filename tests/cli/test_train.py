@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 
 from command_line import phpq, tiny_toml
-from phpq import api
 from phpq.config import RunConfig, parse
 from phpq.data import write_plumage
 from phpq.model.checkpoint import read_card
@@ -94,7 +93,7 @@ def test_ctrl_c_before_anything_is_written(tmp_path: Path, monkeypatch: pytest.M
     def interrupt(*_: object, **__: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(api, "train", interrupt)
+    monkeypatch.setattr("phpq.training.train_run", interrupt)
     stopped = phpq("train", "plumage", "--out", tmp_path / "run")
     assert stopped.code == 130
     assert stopped.err.endswith("interrupted. Nothing was written yet.\n")
@@ -121,10 +120,10 @@ def test_options_become_settings(
 ) -> None:
     seen: list[RunConfig] = []
 
-    def stop(dataset: object, *, config: RunConfig, **_: object) -> None:
+    def stop(dataset: object, config: RunConfig, folder: Path, **_: object) -> None:
         seen.append(config)
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(api, "train", stop)
+    monkeypatch.setattr("phpq.training.train_run", stop)
     assert phpq("train", "plumage", "--out", tmp_path / "run", *options).code == 130
     assert seen == [parse(expected)]

@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from phpq.config import RunConfig, load_toml, override, parse, to_dict
+from phpq.config import RunConfig, override, parse, read_toml, to_dict
 from phpq.errors import ConfigError
 
 FULL: dict[str, dict[str, Any]] = {
@@ -90,7 +90,7 @@ def test_toml_is_read(tmp_path: Path) -> None:
     path = tmp_path / "birds.toml"
     text = '[model]\nlevels = 3\nrho = [2, 1.5, inf]\n[data]\nfit = "crop"\n'
     path.write_text(text, "utf-8")
-    config = load_toml(path)
+    config = parse(read_toml(path))
     assert config.model.rho == (2.0, 1.5, math.inf)
     assert config.data.fit == "crop"
 
@@ -107,12 +107,12 @@ def test_bad_toml_is_refused(tmp_path: Path, content: bytes, message: str) -> No
     path = tmp_path / "birds.toml"
     path.write_bytes(content)
     with pytest.raises(ConfigError, match=message):
-        load_toml(path)
+        parse(read_toml(path))
 
 
 def test_a_missing_toml_is_named(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"Cannot read the config '.*gone\.toml'"):
-        load_toml(tmp_path / "gone.toml")
+        read_toml(tmp_path / "gone.toml")
 
 
 @pytest.mark.parametrize(

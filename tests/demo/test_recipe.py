@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from phpq.demo import BITS, FULL, QUICK, Recipe
+from phpq.demo import BITS, FULL, QUICK, DemoSize
 
 
 @pytest.mark.parametrize("recipe", [FULL, QUICK])
 @pytest.mark.parametrize("bits", BITS)
-def test_settings_fit_what_is_drawn(recipe: Recipe, bits: int) -> None:
+def test_settings_fit_what_is_drawn(recipe: DemoSize, bits: int) -> None:
     config = recipe.config(bits, seed=3)
     assert config.quantizer.bits == bits
     assert config.quantizer.codebook_size == 256  # as the post-hoc quantizer beside it

@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 import torch
 
+from phpq.config import CONFIG_FILE
 from phpq.errors import FormatError, NotTrainedError
 from phpq.model import Network
 from phpq.model.checkpoint import (
-    CONFIG,
     WEIGHTS,
     ModelCard,
     fingerprint,
@@ -39,16 +39,16 @@ def folder(tmp_path: Path) -> Path:
 
 
 def change_card(folder: Path, **changes: Any) -> None:
-    content = json.loads((folder / CONFIG).read_text("utf-8"))
+    content = json.loads((folder / CONFIG_FILE).read_text("utf-8"))
     content.update(changes)
-    (folder / CONFIG).write_text(json.dumps(content), "utf-8")
+    (folder / CONFIG_FILE).write_text(json.dumps(content), "utf-8")
 
 
 def test_the_card_comes_back_whole(tmp_path: Path) -> None:
     card = make_card("model.rho=3.0,2.0,inf", "quantizer.query_norm=raw", "training.seed=9")
     write_card(tmp_path, card)
     assert read_card(tmp_path) == card
-    content = json.loads((tmp_path / CONFIG).read_text("utf-8"))
+    content = json.loads((tmp_path / CONFIG_FILE).read_text("utf-8"))
     assert content["bits"] == 12
     assert content["config"]["training"]["seed"] == 9
 
@@ -95,7 +95,7 @@ def test_a_run_before_its_first_checkpoint_is_not_ready(folder: Path) -> None:
 
 @pytest.mark.parametrize("text", ["", "{", "[]", "null", '{"format_version": 1}', "\x00\xff"])
 def test_a_damaged_card_is_named(folder: Path, text: str) -> None:
-    (folder / CONFIG).write_text(text, "utf-8")
+    (folder / CONFIG_FILE).write_text(text, "utf-8")
     with pytest.raises(FormatError, match=r"config\.json' is damaged: .*Restore it"):
         read_card(folder)
 
@@ -147,4 +147,4 @@ def test_a_crash_while_writing_the_card_keeps_the_old_one(
         write_card(folder, make_card("training.seed=5"))
     monkeypatch.undo()
     assert read_card(folder) == make_card()
-    assert sorted(path.name for path in folder.iterdir()) == [CONFIG, WEIGHTS]
+    assert sorted(path.name for path in folder.iterdir()) == [CONFIG_FILE, WEIGHTS]

@@ -16,7 +16,7 @@ from phpq.config import MethodConfig
 from phpq.errors import ConfigError
 from phpq.model import Network, build_method
 from phpq.model.method import Method, option, pack_bits, read_options
-from phpq.recipes import RECIPES, recipe_config
+from phpq.recipes import RECIPES, resolve_config
 from tiny_runs import CLASSES, tiny_config
 
 
@@ -68,7 +68,7 @@ def test_the_head_learns_faster_than_the_backbone() -> None:
 
 @pytest.mark.parametrize("name", RECIPES)
 def test_every_default_is_within_its_range(name: str) -> None:
-    config = recipe_config(name)
+    config = resolve_config(method=name)
     options = read_options(method_class(name).option_type, config.method)
     defaults = MethodConfig(name=name, options=dataclasses.asdict(cast(Any, options)))
     assert read_options(type(options), defaults) == options

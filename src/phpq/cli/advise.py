@@ -30,10 +30,11 @@ def advise(
     MAP, distinct codes and search time are measured; the rest is computed. Without runs nothing can
     be measured, and only the sizes are shown.
     """
+    from phpq.config import CONFIG_FILE
     from phpq.gallery.advice import COMMON_BITS, advise_run, find_runs
 
     folders = list(runs or ())
-    is_run = (Path(source) / "config.json").is_file()
+    is_run = (Path(source) / CONFIG_FILE).is_file()
     if is_run:
         folders.insert(0, Path(source))
     else:

@@ -27,7 +27,7 @@ def info(
 ) -> None:
     """Show versions and devices, or how a run went, or what a data set holds."""
     from phpq import describe
-    from phpq.config import parse
+    from phpq.config import CONFIG_FILE, parse
     from phpq.data import open_dataset
 
     if what is not None and is_gallery(Path(what)):
@@ -38,7 +38,7 @@ def info(
     if what is None:
         content = describe.describe_machine(home=home())
         rows = _machine_rows(content)
-    elif (Path(what) / "config.json").is_file():
+    elif (Path(what) / CONFIG_FILE).is_file():
         content = describe.describe_run(Path(what))
         rows = _run_rows(content)
     else:

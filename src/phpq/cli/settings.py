@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import os
-import tomllib
-from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -18,39 +16,6 @@ def home() -> Path | None:
     """Return the folder of downloads that PHPQ_HOME names, if it does."""
     named = os.environ.get("PHPQ_HOME")
     return Path(named).expanduser() if named else None
-
-
-def build_config(
-    file: Path | None,
-    assignments: Sequence[str],
-    *,
-    bits: int | None,
-    weights: str,
-    method: str | None = None,
-) -> RunConfig:
-    """Put the settings of a run together: the method's, then the file, then the options.
-
-    Args:
-        file: A TOML file.
-        assignments: Texts such as "training.epochs=10", the last of equal ones counts.
-        bits: Length of a code; None leaves it to the file and the assignments.
-        weights: Where the backbone starts if neither says so.
-        method: Its recipe replaces the defaults; not together with a file, which names its own.
-    """
-    from phpq.config import load_toml, override, with_bits
-    from phpq.errors import ConfigError
-    from phpq.recipes import recipe_config
-
-    if file and method:
-        raise ConfigError(
-            f"--method {method} and --config contradict each other. Set method.name in "
-            f"{str(file)!r}."
-        )
-    config = load_toml(file) if file else recipe_config(method or "phpq")
-    if not (file and _names_weights(file)):
-        assignments = [f"model.weights={weights}", *assignments]
-    config = override(config, assignments)
-    return config if bits is None else with_bits(config, bits)
 
 
 def config_table(config: RunConfig) -> Table:
@@ -77,7 +42,3 @@ def config_table(config: RunConfig) -> Table:
 
 def _plain(value: object) -> str:
     return f"{value:.6g}" if isinstance(value, float) else str(value)
-
-
-def _names_weights(file: Path) -> bool:
-    return "weights" in tomllib.loads(file.read_text("utf-8")).get("model", {})

@@ -15,11 +15,12 @@ import typer
 
 from phpq.cli.launch import joined
 from phpq.cli.output import messages, print_facts, print_json
-from phpq.cli.settings import build_config, config_table, home
+from phpq.cli.settings import config_table, home
 
 if TYPE_CHECKING:
     from rich.console import Console
 
+    from phpq.api import Run
     from phpq.training import Reporter
     from phpq.training.distributed import Group
 
@@ -92,78 +93,60 @@ def train(
     }
     assignments = [f"{name}={value}" for name, value in short.items() if value is not None]
     assignments += settings or []
+    asked = (method, bits, out, config)
+    if resume is not None and (assignments or any(value is not None for value in asked)):
+        hint = "a run goes on with its own settings; leave out all options but --device, --json"
+        raise typer.BadParameter(hint, param_hint="--resume")
+    if resume is None and source is None:
+        raise typer.BadParameter("give a data set, or --resume RUN.", param_hint="SOURCE")
     with joined(device) as group:
-        folder = _train(
+        from phpq import api
+
+        run = api.open_run(
             source,
             method=method,
+            file=config,
+            settings=assignments,
             bits=bits,
-            out=out,
-            config=config,
-            assignments=assignments,
-            device=device,
-            resume=resume,
-            group=group,
+            out=resume or out,
+            resume=resume is not None,
+            home=home(),
         )
+        _train(run, device=device, resume=resume is not None, group=group)
         if group is None or group.first:
-            _report(folder, as_json=as_json)
+            _report(run.folder, as_json=as_json)
 
 
-def _train(
-    source: str | None,
-    *,
-    method: str | None,
-    bits: int | None,
-    out: Path | None,
-    config: Path | None,
-    assignments: list[str],
-    device: str,
-    resume: Path | None,
-    group: Group | None,
-) -> Path:
-    """Put the settings together, train, and return the run folder."""
-    from phpq import api
+def _train(run: Run, *, device: str, resume: bool, group: Group | None) -> None:
+    """Show the settings, and train."""
+    from phpq.training import train_run
 
-    if resume is not None:
-        given = (method, bits, out, config)
-        if assignments or any(value is not None for value in given):
-            hint = "a run goes on with its own settings; leave out all options but --device, --json"
-            raise typer.BadParameter(hint, param_hint="--resume")
-        folder = resume
-        dataset, resolved = api.open_run(folder, source, home=home())
-    elif source is None:
-        raise typer.BadParameter("give a data set, or --resume RUN.", param_hint="SOURCE")
-    else:
-        dataset = api.as_dataset(source, home=home())
-        start = api.default_weights(dataset)
-        resolved = build_config(config, assignments, bits=bits, weights=start, method=method)
-        folder = out or api.default_folder(dataset, resolved)
     console = messages()
     if group is None or group.first:
-        console.print(config_table(resolved))
-    with _resumable(folder, console) as reporter:
-        resuming = resume is not None
-        api.train(
-            dataset,
-            out=folder,
-            config=resolved,
+        console.print(config_table(run.config))
+    with _resumable(run.folder, console) as reporter:
+        train_run(
+            run.dataset,
+            run.config,
+            run.folder,
             device=device,
-            resume=resuming,
+            resume=resume,
             reporter=reporter,
             group=group,
         )
-    return folder
 
 
 @contextmanager
 def _resumable(folder: Path, console: Console) -> Iterator[Reporter]:
     """Show the progress, give the terminal back whatever happens, say how to resume."""
+    from phpq.config import CONFIG_FILE
     from phpq.training import TerminalReporter
 
     reporter = TerminalReporter(console)
     try:
         yield reporter
     except KeyboardInterrupt:
-        begun = (folder / "config.json").is_file()
+        begun = (folder / CONFIG_FILE).is_file()
         hint = f"Continue with: phpq train --resume {shlex.quote(str(folder))}"
         raise KeyboardInterrupt(hint if begun else "Nothing was written yet.") from None
     finally:

@@ -5,7 +5,7 @@ a checkpoint's JSON), `override` applies `stage.field=value` texts.
 """
 
 from phpq.config.methods import RECIPES, Recipe
-from phpq.config.parsing import load_toml, override, parse, to_dict
+from phpq.config.parsing import CONFIG_FILE, override, parse, read_toml, to_dict
 from phpq.config.stages import (
     DataConfig,
     LossConfig,
@@ -18,6 +18,7 @@ from phpq.config.stages import (
 )
 
 __all__ = [
+    "CONFIG_FILE",
     "RECIPES",
     "DataConfig",
     "LossConfig",
@@ -27,9 +28,9 @@ __all__ = [
     "Recipe",
     "RunConfig",
     "TrainingConfig",
-    "load_toml",
     "override",
     "parse",
+    "read_toml",
     "to_dict",
     "with_bits",
 ]

@@ -18,6 +18,8 @@ from typing import Any, Literal
 from phpq.config.stages import RunConfig
 from phpq.errors import ConfigError, nearest_hint
 
+CONFIG_FILE = "config.json"  # of a run or model folder
+
 
 def parse(data: Mapping[str, Any]) -> RunConfig:
     """Build a config from nested plain data; missing fields keep their defaults."""
@@ -28,15 +30,14 @@ def parse(data: Mapping[str, Any]) -> RunConfig:
     return typing.cast(RunConfig, config)
 
 
-def load_toml(path: Path) -> RunConfig:
-    """Read a config file."""
+def read_toml(path: Path) -> dict[str, Any]:
+    """Read a config file as nested plain data, for `parse`."""
     try:
-        data = tomllib.loads(path.read_text("utf-8"))
+        return tomllib.loads(path.read_text("utf-8"))
     except OSError as error:
         raise ConfigError(f"Cannot read the config {str(path)!r}: {error.strerror}.") from error
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise ConfigError(f"{str(path)!r} is not valid TOML: {error}.") from error
-    return parse(data)
 
 
 def override(config: RunConfig, assignments: Iterable[str]) -> RunConfig:

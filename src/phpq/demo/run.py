@@ -25,7 +25,7 @@ from phpq._version import __version__
 from phpq.data import Dataset, LabelledImages
 from phpq.demo.folder import MADE_BY, install, workshop
 from phpq.demo.page import build_page, draw_family
-from phpq.demo.recipe import BITS, FULL, QUICK, Recipe
+from phpq.demo.recipe import BITS, FULL, QUICK, DemoSize
 from phpq.evaluation.history import epoch_scores, read_rows
 from phpq.evaluation.page import REPORT
 from phpq.evaluation.run import FOLDER, METRICS, Evaluation, evaluate_model
@@ -53,7 +53,7 @@ class DemoResult:
     """
 
     folder: Path
-    recipe: Recipe
+    recipe: DemoSize
     quick: bool
     seed: int
     source: str

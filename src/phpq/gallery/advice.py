@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from phpq.codes import CodeArray, Codebooks, FloatArray, IntArray, group_codes
+from phpq.config import CONFIG_FILE
 from phpq.errors import ConfigError, DataError
 from phpq.evaluation.run import FOLDER, METRICS
 from phpq.evaluation.snapshot import read_snapshot
@@ -65,7 +66,7 @@ def find_runs(folders: Sequence[Path]) -> list[Path]:
     """Return the run folders among `folders`, and directly inside those that are none."""
     runs: list[Path] = []
     for folder in folders:
-        inside = [folder] if (folder / "config.json").is_file() else sorted(folder.glob("*/"))
+        inside = [folder] if (folder / CONFIG_FILE).is_file() else sorted(folder.glob("*/"))
         found = [run for run in inside if (run / FOLDER / METRICS).is_file()]
         if not found:
             raise DataError(

@@ -15,13 +15,12 @@ from typing import Any
 from torch import Tensor
 
 from phpq._version import __version__
-from phpq.config import RunConfig, parse, to_dict
+from phpq.config import CONFIG_FILE, RunConfig, parse, to_dict
 from phpq.errors import ConfigError, FormatError, NotTrainedError
 from phpq.files import write_text
 from phpq.model.method import Method, build_method
 from phpq.model.weights import read_safetensors, write_safetensors
 
-CONFIG = "config.json"
 WEIGHTS = "weights.safetensors"
 FORMAT_VERSION = 1
 
@@ -47,15 +46,15 @@ def write_card(folder: Path, card: ModelCard) -> None:
         "config": to_dict(card.config),
         "class_names": list(card.class_names),
     }
-    write_text(folder / CONFIG, json.dumps(content, indent=2) + "\n")
+    write_text(folder / CONFIG_FILE, json.dumps(content, indent=2) + "\n")
 
 
 def read_card(folder: Path) -> ModelCard:
     """Read `config.json`."""
-    path = folder / CONFIG
+    path = folder / CONFIG_FILE
     if not path.is_file():
         raise FormatError(
-            f"{str(folder)!r} is not a model folder: it has no {CONFIG}. "
+            f"{str(folder)!r} is not a model folder: it has no {CONFIG_FILE}. "
             "Give the folder that `phpq train` wrote."
         )
     try:

@@ -16,7 +16,7 @@ from PIL import Image
 from torch import Tensor
 
 from phpq.codes import Codebooks, QueryNorm
-from phpq.config import DataConfig
+from phpq.config import CONFIG_FILE, DataConfig
 from phpq.data import LabelledImages, decode_square
 from phpq.data.augment import Views
 from phpq.errors import ConfigError, FormatError, ShapeError
@@ -309,7 +309,7 @@ def _from_hub(name: str) -> Path:
     from huggingface_hub.errors import HfHubHTTPError, HFValidationError
 
     try:
-        return Path(snapshot_download(name, allow_patterns=["config.json", "*.safetensors"]))
+        return Path(snapshot_download(name, allow_patterns=[CONFIG_FILE, "*.safetensors"]))
     except (OSError, HfHubHTTPError, HFValidationError) as error:
         raise FormatError(
             f"{name!r} is neither a folder nor a model that could be fetched from the hub "

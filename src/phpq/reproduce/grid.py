@@ -17,7 +17,7 @@ from typing import Any, Literal
 
 from phpq.config import RunConfig, override, parse, to_dict, with_bits
 from phpq.errors import ConfigError
-from phpq.recipes import RECIPES, classifier_config
+from phpq.recipes import RECIPES, classifier_config, resolve_config
 from phpq.reproduce.rows import FIGURES, Row, check_methods, expand_targets, rows_of
 from phpq.reproduce.subject import Subject
 
@@ -192,8 +192,8 @@ class _Planner:
 
     def _method_config(self, method: str) -> RunConfig:
         """Return what all methods share, then the method's recipe, then what the user set."""
-        recipe = (f"method.name={method}", *RECIPES[method].settings)
-        return override(self.subject.base, [*recipe, *self.subject.settings])
+        subject = self.subject
+        return resolve_config(base=subject.base, method=method, settings=subject.settings)
 
     def _cell(self, kind: Kind, name: str, config: RunConfig, *, keep: bool = False) -> Cell:
         # Only what is not a default: a setting that comes later leaves the keys as they are.

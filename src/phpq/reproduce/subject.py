@@ -14,30 +14,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from phpq.config import RunConfig, override
+from phpq.config import RunConfig
 from phpq.data import Dataset, open_dataset
 from phpq.errors import ConfigError
+from phpq.recipes import absolute_weights, default_weights, drawn_settings, resolve_config
 
 # Few and small enough for every method to learn two epochs on two cores in three minutes.
 SMALL_PLUMAGE = "plumage:species=12,images=10,test=4,size=32"
 
-# Drawn birds are learned from nothing by a small network, see `phpq.demo.recipe`.
-_DRAWN = (
-    "data.crop_scale=1.0",
-    "data.crop_ratio=1.0",
-    "model.backbone=test_resnet",
-    "model.embedding_dim=192",
-    "loss.tau=0.25",
-    "loss.gamma=0.2",
-    "training.batch_size=32",
-    "training.optimizer=adamw",
-    "training.learning_rate=5e-3",
-    "training.head_rate_factor=0.5",
-    "training.weight_decay=0.05",
-    "training.ema_decay=0.9",
-    "training.precision=float32",
-    "training.images_on_device=on",
-)
 _FACTS = ("name", "fingerprint", "classes", "gallery", "queries", "weights")
 _OF_DATASET = {"dogs120": ("loss.tau=0.25",)}  # as the paper sets it
 
@@ -91,7 +75,7 @@ def open_subject(
     dataset = open_dataset(SMALL_PLUMAGE if spec == "plumage" else spec, home=home)
     drawn = dataset.source if dataset.source.startswith("plumage:") else ""
     asked = _asked(settings, epochs)
-    start = _absolute(weights or ("none" if drawn else "hub"))
+    start = absolute_weights(weights or default_weights(dataset.source))
     base = _base_config(dataset.name, drawn, weights=start, asked=asked)
     subject = Subject(
         name=dataset.name,
@@ -126,12 +110,9 @@ def _asked(settings: Sequence[str], epochs: int | None) -> tuple[str, ...]:
 
 
 def _base_config(name: str, drawn: str, *, weights: str, asked: Sequence[str]) -> RunConfig:
-    assignments = [f"model.weights={weights}", *_OF_DATASET.get(name, ())]
-    if drawn:
-        side = _drawn_side(drawn)
-        sizes = (f"data.{which}_size={side}" for which in ("store", "crop", "eval"))
-        assignments += [*sizes, *_DRAWN]
-    return override(RunConfig(), [*assignments, *asked])
+    of_drawn = drawn_settings(_drawn_side(drawn)) if drawn else ()
+    settings = (*_OF_DATASET.get(name, ()), *of_drawn, *asked)
+    return resolve_config(weights=weights, settings=settings)
 
 
 def identify_weights(weights: str) -> str:
@@ -147,11 +128,6 @@ def identify_weights(weights: str) -> str:
             "Give a file of weights, 'hub' or 'none' (--weights)."
         ) from error
     return f"{path.name}:{digest[:12]}"
-
-
-def _absolute(weights: str) -> str:
-    # Worker processes and a later look at the records may start elsewhere.
-    return weights if weights in ("none", "hub") else str(Path(weights).expanduser().absolute())
 
 
 def _fingerprint(dataset: Dataset) -> str:

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from phpq.config import RunConfig
+from phpq.config import CONFIG_FILE, RunConfig
 from phpq.data import Dataset
 from phpq.errors import ConfigError
 from phpq.files import remove_temporaries, write_bytes
@@ -188,10 +188,10 @@ def _check_folder(folder: Path, config: RunConfig, *, resume: bool) -> None:
     """Refuse to mix two runs in one folder."""
     if folder.exists() and not folder.is_dir():
         raise ConfigError(f"{str(folder)!r} is a file. Give a folder for the run.")
-    holds_run = (folder / "config.json").is_file()
+    holds_run = (folder / CONFIG_FILE).is_file()
     if resume and not holds_run:
         raise ConfigError(
-            f"There is no run to resume in {str(folder)!r}: it has no config.json. "
+            f"There is no run to resume in {str(folder)!r}: it has no {CONFIG_FILE}. "
             "Give the folder of an interrupted run, or start one without resuming."
         )
     if resume:
