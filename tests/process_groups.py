@@ -32,7 +32,7 @@ from phpq.model import Network
 from phpq.model.weights import write_safetensors
 from phpq.training import SilentReporter, Trainer, train_run
 from phpq.training.decoding import decode_together
-from phpq.training.distributed import Group, Launch, connect
+from phpq.training.distributed import Group, Launch, meet
 from phpq.training.state import RunState
 from phpq.training.synced_norm import synchronise
 from tiny_runs import tiny_birds
@@ -87,7 +87,8 @@ def environment(launch: Launch, port: int) -> dict[str, str]:
 def _member(launch: Launch, port: int, job: Job, arguments: tuple[Any, ...]) -> None:
     torch.set_num_threads(1)
     os.environ.update(environment(launch, port))
-    group = connect(launch, device="cpu")
+    group = meet(launch)
+    group.join("cpu")
     job(group, *arguments)
     group.close()
 
@@ -284,11 +285,11 @@ def exchange(group: Group, path: Path) -> None:
     layered = torch.full((1, 2, 3, 3), float(group.rank)).to(memory_format=torch.channels_last)
     group.broadcast([own, layered])
     found["broadcast"] = torch.cat([own.flatten(), layered.flatten()])
-    means = [torch.full((2, 2), float(group.rank)), torch.tensor(float(2 * group.rank))]
-    group.average(means)
-    found["average"] = torch.cat([mean.flatten() for mean in means])
-    texts = group.gather_texts("ä" * group.rank)
+    texts = group.gather_objects("ä" * group.rank)
     found["texts"] = torch.tensor([len(text) for text in texts])
+    own.fill_(group.rank)
+    group.broadcast([own], source=2)
+    found["from_last"] = own
     found["every"] = torch.tensor([group.every(True), group.every(group.rank != 1)])
     write_safetensors(path.with_suffix(f".{group.rank}"), found, {})
 
@@ -311,4 +312,4 @@ def die_alone(group: Group) -> None:
     if not group.first:
         os._exit(7)
     sys.stderr = Path(os.devnull).open("w")  # noqa: SIM115  the traceback is expected
-    group.barrier()
+    group.every(True)

@@ -16,6 +16,8 @@ from phpq.training.state import STATE, read_metrics
 from process_groups import together
 from tiny_runs import tiny_config, tiny_train
 
+pytestmark = pytest.mark.slow  # every test starts several processes
+
 BITS = ("quantizer.codebook_size=256", "quantizer.num_codebooks=2", "quantizer.kappa=5")
 
 

@@ -69,14 +69,14 @@ class _Group(TyperGroup):
 
     def invoke(self, ctx: Any) -> Any:
         """Run the command that was asked for."""
-        from phpq.cli.launch import MISUSE, another_says_why
+        from phpq.cli.launch import MISUSE, rank0_reports
         from phpq.cli.output import print_error
         from phpq.errors import PhpqError
 
         try:
             return super().invoke(ctx)
         except MISUSE:
-            if another_says_why():
+            if rank0_reports():
                 raise typer.Exit(2) from None
             raise
         except PhpqError as error:

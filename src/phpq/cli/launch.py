@@ -1,6 +1,6 @@
 """Whether a launcher such as torchrun started several processes of a command, and how they end.
 
-Only one of them speaks: the first of the group, or the first that fails.
+Only one of them reports to the user: the first of the group, or the first that fails.
 """
 
 from __future__ import annotations
@@ -25,19 +25,17 @@ NAMES = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", 
 
 # What the command line itself refuses: unknown options, values of the wrong kind.
 MISUSE = cast(type[Exception], typer.BadParameter.__base__)
-HEARD = 3.0  # seconds in which the first process says what all have seen, and its launcher ends all
+RANK0_GRACE_S = 3.0  # for the first process to report before a launcher ends all
 
 
-def another_says_why() -> bool:
-    """Tell whether a refused command line is for another process to explain; waits until it has.
+def rank0_reports() -> bool:
+    """Tell whether a refused command line is for the first process to report; waits until it has.
 
-    A command line is read before processes can meet. All of them read the same, so that the first
-    speaks for all.
+    A command line is read before processes can meet, but all of them read the same one.
     """
-    names = (os.environ.get(name, "") for name in NAMES)
-    if not all(names) or os.environ["RANK"] == "0":
+    if not all(os.environ.get(name) for name in NAMES) or os.environ["RANK"] == "0":
         return False
-    time.sleep(HEARD)  # a launcher ends all once one has ended: not before the first has spoken
+    time.sleep(RANK0_GRACE_S)  # a launcher ends all once one has ended
     return True
 
 
@@ -60,11 +58,7 @@ def find_launch() -> Launch | None:
 
 @contextmanager
 def joined(device: str) -> Iterator[Group | None]:
-    """Join the other processes for as long as the context is open; yields None for a single one.
-
-    Args:
-        device: As the user named it.
-    """
+    """Join the other processes for as long as the context is open; yields None for a single one."""
     launch = find_launch()
     if launch is None or launch.size == 1:
         yield None
@@ -81,24 +75,24 @@ def joined(device: str) -> Iterator[Group | None]:
 
 
 def _end(group: Group, error: BaseException) -> NoReturn:
-    """End this process; the first that failed says why all end."""
+    """End this process; the first that failed reports why all end."""
     from phpq.errors import PhpqError
     from phpq.training.distributed import PeerError
 
     mistake = isinstance(error, PhpqError | typer.BadParameter)
     code = 2 if mistake else 130 if isinstance(error, KeyboardInterrupt) else 1
-    if isinstance(error, PeerError) or not group.fails_first():
-        group.await_last_words()
+    if isinstance(error, PeerError) or not group.claim_failure():
+        group.wait_reported()
     else:
-        _say(error)
-        group.has_said_why()
+        _report(error)
+        group.mark_reported()
     sys.stdout.flush()
     sys.stderr.flush()
     # At once: threads of the group still wait for the others, and the interpreter would abort.
     os._exit(code)
 
 
-def _say(error: BaseException) -> None:
+def _report(error: BaseException) -> None:
     """Write to stderr what `phpq` writes in a single process."""
     from phpq.errors import PhpqError
 

@@ -6,7 +6,6 @@ cache is used if every process finds it; otherwise the first one writes it, for 
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from pathlib import Path
 
@@ -20,7 +19,7 @@ from phpq.data.decode import accept_readable, decode_readable
 from phpq.data.pixel_cache import StoredPixels, find_entry
 from phpq.training.distributed import Group
 
-_BLOCK_BYTES = 64 << 20  # of pixels that each process sends at once
+_BLOCK_BYTES = 64 << 20  # of pixels that a process sends at once
 
 
 def decode_together(
@@ -36,17 +35,14 @@ def decode_together(
 
     Args:
         images: N images, the same in every process.
-        config: As for `decode_all`.
-        group: The processes; all must call this. A group of one is `decode_all`.
-        workers: Threads of each process; 0 is one a core.
+        config: As for `decode_all`, as what follows.
+        group: The processes; all must call this.
+        workers: Threads of each process; 0 is one per core.
         progress: Called with (images done, images in all) as this process's share is decoded.
         cache: A folder that keeps the pixels for the next time.
 
     Returns:
-        The same in every process, and what one process alone would have got.
-
-    Raises:
-        DataError: As `decode_all`, in every process.
+        The same in every process, and what one process alone would have got; so are its errors.
     """
     if group.size == 1 or not len(images):
         return decode_all(images, config, workers=workers, progress=progress, cache=cache)
@@ -87,33 +83,18 @@ def _decode_shares(
     mine = decode_readable(
         images.subset(np.arange(start, stop)), config, workers=workers, progress=advance
     )
-    shares = [
-        {int(place): str(why) for place, why in json.loads(text).items()}
-        for text in group.gather_texts(json.dumps(mine.reasons))
-    ]
+    shares = group.gather_objects(mine.reasons)
     reasons = {
         int(first) + place: why
         for first, share in zip(edges, shares, strict=False)
         for place, why in share.items()
     }
-    counts = [int(edges[rank + 1] - edges[rank]) - len(share) for rank, share in enumerate(shares)]
-    return StoredPixels(_gather_pixels(mine.pixels, counts, group), reasons)
-
-
-def _gather_pixels(mine: NDArray[np.uint8], counts: list[int], group: Group) -> NDArray[np.uint8]:
-    """Concatenate the (n, 3, S, S) pixels of all processes, of which each has its own number."""
-    shape = mine.shape[1:]
-    places = np.cumsum([0, *counts])
-    result = np.empty((places[-1], *shape), dtype=np.uint8)
-    block = max(1, _BLOCK_BYTES // int(np.prod(shape)))
-    for start in range(0, max(counts), block):
-        size = min(block, max(counts) - start)
-        sent = np.zeros((size, *shape), dtype=np.uint8)  # all send as much as the longest has
-        own = mine[start : start + size]
-        sent[: len(own)] = own
-        every = group.gather(torch.from_numpy(sent)).numpy().reshape(group.size, size, *shape)
-        for rank, count in enumerate(counts):
-            kept = max(0, min(size, count - start))
-            place = places[rank] + start
-            result[place : place + kept] = every[rank, :kept]
-    return result
+    places = np.cumsum([0, *(np.diff(edges) - [len(share) for share in shares])])
+    pixels = np.empty((places[-1], *mine.pixels.shape[1:]), dtype=np.uint8)
+    pixels[places[group.rank] : places[group.rank + 1]] = mine.pixels
+    block = max(1, _BLOCK_BYTES // int(np.prod(pixels.shape[1:])))
+    for rank in range(group.size):
+        for first in range(places[rank], places[rank + 1], block):
+            last = min(first + block, places[rank + 1])
+            group.broadcast([torch.from_numpy(pixels[first:last])], source=rank)
+    return StoredPixels(pixels, reasons)

@@ -1,6 +1,7 @@
-"""Several processes that learn as one: who they are, what they exchange, who writes and speaks.
+"""Several processes that learn as one: who they are, what they exchange, who writes and reports.
 
-    group = connect(Launch(rank=0, size=4), device="auto")      or ALONE, for a single process
+    group = meet(Launch(rank=0, size=4))      or ALONE, for a single process
+    group.join("auto")
     whole = group.gather(mine)
 
 The loop is written once, for a group; a group of one exchanges nothing.
@@ -10,10 +11,10 @@ from __future__ import annotations
 
 import gc
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
 import torch.distributed as dist
@@ -25,31 +26,26 @@ from phpq.model.retrieval import resolve_device
 if TYPE_CHECKING:
     from torch._C._distributed_c10d import Store
 
-# The longest wait for another process: one may evaluate or write while the others wait. A process
-# that dies is noticed at once by its launcher, or by its closed connection.
-PATIENCE = timedelta(minutes=30)
-LAST_WORDS = timedelta(seconds=5)  # how long others wait for the first that failed to say why
+T = TypeVar("T")
+
+# One process may evaluate or write while the others wait. One that dies is noticed at once by its
+# launcher, or by its closed connection.
+COLLECTIVE_TIMEOUT = timedelta(minutes=30)
+REPORT_TIMEOUT = timedelta(seconds=5)  # for the first that failed to tell the user
 
 
 @dataclass(frozen=True, slots=True)
 class Launch:
-    """What a launcher such as torchrun tells each of its processes.
+    """What a launcher such as torchrun tells each of its processes."""
 
-    Attributes:
-        rank: Of this process among all, from 0.
-        size: Processes in all, on all machines.
-        local_rank: Of this process on its machine; its GPU.
-        local_size: Processes on this machine.
-    """
-
-    rank: int
-    size: int
-    local_rank: int = 0
-    local_size: int = 1
+    rank: int  # of this process among all, from 0
+    size: int  # processes in all, on all machines
+    local_rank: int = 0  # of this process on its machine; its GPU
+    local_size: int = 1  # processes on this machine
 
 
 class PeerError(PhpqError):
-    """Another process of the group failed; its own message says why."""
+    """Another process of the group failed; its own message has the reason."""
 
 
 class Group:
@@ -78,17 +74,14 @@ class Group:
         self.device = device or torch.device("cpu")
         self.sharded = self.size > 1
         self._meeting = store
-        self._store: Store | None = None
-        if store is not None:
-            from torch._C._distributed_c10d import PrefixStore
-
-            self._store = PrefixStore("phpq", store)  # apart from what torch keeps there
+        # Apart from what torch keeps there.
+        self._store = None if store is None else dist.PrefixStore("phpq", store)
 
     def join(self, device: str = "auto") -> None:
         """Take a device and get ready to exchange tensors with the other processes.
 
         Args:
-            device: "auto" and "cuda" take one GPU a process; "cpu" shares the cores.
+            device: "auto" and "cuda" take one GPU per process; "cpu" shares the cores.
         """
         self.device = _own_device(self.launch, device)
         if self.size > 1:
@@ -98,12 +91,12 @@ class Group:
                 store=self._meeting,
                 rank=self.rank,
                 world_size=self.size,
-                timeout=PATIENCE,
+                timeout=COLLECTIVE_TIMEOUT,
             )
 
     @property
     def first(self) -> bool:
-        """Whether this is the process that writes files and speaks to the user."""
+        """Whether this is the process that writes files and reports to the user."""
         return self.rank == 0
 
     def part(self, batch_size: int) -> slice:
@@ -137,23 +130,18 @@ class Group:
         """Concatenate what each process made of its `rows(count)`: (count, ...)."""
         if self.size == 1:
             return mine
-        share = -(-count // self.size)
-        missing = share - len(mine)
+        missing = -(-count // self.size) - len(mine)
         filled = torch.cat([mine, mine[-1:].expand(missing, *mine.shape[1:])])
-        every = self.gather(filled)
         # A last process that repeats a row stands beyond `count`; so does all that was filled.
-        return every[:count]
+        return self.gather(filled)[:count]
 
-    def gather_texts(self, mine: str) -> list[str]:
-        """Return the texts of all processes, by rank."""
+    def gather_objects(self, mine: T) -> list[T]:
+        """Return a small object of each process, by rank."""
         if self.size == 1:
             return [mine]
-        sent = torch.tensor(list(mine.encode()), dtype=torch.uint8)
-        lengths = self.gather(torch.tensor([len(sent)])).tolist()
-        padded = torch.nn.functional.pad(sent, (0, max(lengths) - len(sent)))
-        every = self.gather(padded).view(self.size, max(lengths))
-        pairs = zip(every, lengths, strict=True)
-        return [bytes(row[:length].tolist()).decode() for row, length in pairs]
+        every: list[Any] = [None] * self.size
+        dist.all_gather_object(every, mine)
+        return every
 
     def sum(self, values: Tensor) -> Tensor:
         """Return the sum of equally shaped tensors over all processes."""
@@ -163,35 +151,20 @@ class Group:
         dist.all_reduce(total)
         return total.to(values.device)
 
-    def average(self, tensors: Iterable[Tensor]) -> None:
-        """Replace tensors, in place, by their means over all processes."""
-        kept = list(tensors)
-        if self.size == 1 or not kept:
-            return
-        total = self.sum(torch.cat([tensor.reshape(-1) for tensor in kept]))
-        parts = torch.split(total / self.size, [tensor.numel() for tensor in kept])
-        for tensor, part in zip(kept, parts, strict=True):
-            tensor.copy_(part.view(tensor.shape))
-
     @torch.no_grad()
-    def broadcast(self, tensors: Iterable[Tensor]) -> None:
-        """Replace tensors, in place, by those of the first process."""
+    def broadcast(self, tensors: Iterable[Tensor], source: int = 0) -> None:
+        """Replace tensors, in place, by those of the process `source`."""
         if self.size == 1:
             return
         for tensor in tensors:
             sent = tensor.detach().to(self.device).contiguous()
-            dist.broadcast(sent, 0)
-            if not self.first:
+            dist.broadcast(sent, source)
+            if self.rank != source:
                 tensor.copy_(sent)
 
     def every(self, flag: bool) -> bool:
         """Tell whether a flag is set in all processes; none goes on before all have asked."""
-        failed = self.sum(torch.tensor([0 if flag else 1], device=self.device))
-        return failed.item() == 0
-
-    def barrier(self) -> None:
-        """Wait for all processes."""
-        self.every(True)
+        return self.sum(torch.tensor([0 if flag else 1], device=self.device)).item() == 0
 
     def on_first(self, action: Callable[[], object]) -> None:
         """Run an action in the first process; where it fails, all fail."""
@@ -203,9 +176,7 @@ class Group:
                 failure = error
         if self.every(failure is None):
             return
-        if failure is not None:
-            raise failure
-        raise PeerError("The first process failed; its message says why.")
+        raise failure or PeerError("The first process failed; its own message has the reason.")
 
     @contextmanager
     def whole_batch(self) -> Iterator[None]:
@@ -216,8 +187,8 @@ class Group:
         finally:
             self.sharded = before
 
-    def fails_first(self) -> bool:
-        """Announce that this process fails; True if none did before, so that it is to say why."""
+    def claim_failure(self) -> bool:
+        """Announce that this process fails; True if none did before, so that it is to report."""
         if self._store is None:
             return True
         try:
@@ -225,23 +196,22 @@ class Group:
         except RuntimeError:  # whoever kept the store is gone: it failed before
             return False
 
-    def has_said_why(self) -> None:
-        """Let the others end: the user knows what went wrong."""
+    def mark_reported(self) -> None:
+        """Let the others end: the user has been told what went wrong."""
         if self._store is not None:
-            self._store.set("said", "why")
+            self._store.set("reported", "yes")
 
-    def await_last_words(self) -> None:
-        """Wait a little for `has_said_why`: a launcher ends all once one has ended."""
+    def wait_reported(self) -> None:
+        """Wait a little for `mark_reported`: a launcher ends all once one has ended."""
         if self._store is not None:
-            try:
-                self._store.wait(["said"], LAST_WORDS)
-            except RuntimeError:  # it was not a message for users, or the store is gone
-                return
+            # It raises if nothing is reported in time, or if the store is gone.
+            with suppress(RuntimeError):
+                self._store.wait(["reported"], REPORT_TIMEOUT)
 
     def close(self) -> None:
         """Leave, once all have come to their end."""
         if self.size > 1:
-            self.barrier()
+            self.every(True)
             # A trainer is part of a cycle. Alive, it keeps the group's threads running until the
             # interpreter ends, which they do not survive: the process would abort.
             gc.collect()
@@ -251,17 +221,10 @@ class Group:
 ALONE = Group()
 
 
-def connect(launch: Launch, *, device: str = "auto") -> Group:
-    """Meet the other processes and join them: see `meet` and `Group.join`."""
-    group = meet(launch)
-    group.join(device)
-    return group
-
-
 def meet(launch: Launch) -> Group:
     """Find the other processes where the launcher says (MASTER_ADDR and MASTER_PORT).
 
-    From here on one that fails can say so (`Group.fails_first`); nothing can be exchanged yet.
+    Nothing can be exchanged before `Group.join`, but one that fails can tell the others.
     """
     if launch.size == 1:
         return Group(launch)
@@ -269,7 +232,8 @@ def meet(launch: Launch) -> Group:
     from torch.distributed.rendezvous import rendezvous
 
     try:
-        store, _, _ = next(rendezvous("env://", launch.rank, launch.size, timeout=PATIENCE))
+        met = rendezvous("env://", launch.rank, launch.size, timeout=COLLECTIVE_TIMEOUT)
+        store, _, _ = next(met)
     except (ValueError, RuntimeError) as error:
         raise ConfigError(
             f"Process {launch.rank} of {launch.size} cannot meet the others: "

@@ -1,10 +1,10 @@
-"""How a run reports on itself: a protocol, a silent form and a terminal form with rich."""
+"""How a run reports on itself: silently, or on a terminal with rich."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, Protocol
+from typing import Any
 
 from rich.console import Console
 from rich.markup import escape
@@ -21,14 +21,16 @@ from phpq.data import SkippedImage
 Advance = Callable[[int, int], None]
 
 
-class Reporter(Protocol):
-    """Sees a run as it goes."""
+class Reporter:
+    """Sees a run as it goes, and says nothing; a subclass overrides what it wants to show."""
 
     def message(self, text: str) -> None:
         """Say one thing."""
 
-    def task(self, title: str, total: int) -> Any:
-        """Open a context that yields a callback (done, total)."""
+    @contextmanager
+    def task(self, title: str, total: int) -> Iterator[Advance | None]:
+        """Open a context that yields a callback (done, total), or None."""
+        yield None
 
     def skipped(self, images: Sequence[SkippedImage]) -> None:
         """Name the images that were left out."""
@@ -46,34 +48,7 @@ class Reporter(Protocol):
         """The last epoch is over."""
 
 
-class SilentReporter:
-    """Says nothing."""
-
-    def message(self, text: str) -> None:
-        """Ignore."""
-
-    @contextmanager
-    def task(self, title: str, total: int) -> Iterator[Advance | None]:
-        """Yield no callback."""
-        yield None
-
-    def skipped(self, images: Sequence[SkippedImage]) -> None:
-        """Ignore."""
-
-    def start(self, *, done: int, epochs: int, steps: int) -> None:
-        """Ignore."""
-
-    def step(self, epoch: int, number: int) -> None:
-        """Ignore."""
-
-    def epoch(self, row: dict[str, Any]) -> None:
-        """Ignore."""
-
-    def finish(self) -> None:
-        """Ignore."""
-
-
-class TerminalReporter:
+class TerminalReporter(Reporter):
     """A live bar over the whole run and a line for every evaluated epoch, on stderr."""
 
     def __init__(self, console: Console) -> None:

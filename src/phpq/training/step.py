@@ -136,7 +136,8 @@ class TrainStep:
         """
         parameters = [p for p in self.network.parameters() if p.requires_grad]
         used = [p.grad for p in parameters if p.grad is not None]
-        self.group.average(used)
+        for gradient in used:
+            gradient.copy_(self.group.sum(gradient) / self.group.size)
         unused = len(used) < len(parameters)
         if self._parallel is None or self._parallel.find_unused_parameters != unused:
             self._parallel = _in_parallel(self.learning, unused=unused)

@@ -1,7 +1,7 @@
 """Batch norm over the batch of all processes: each sees its part, all compute the same statistics.
 
-torch's own SyncBatchNorm needs CUDA. This one runs anywhere, and its state is that of the module
-that it replaces: checkpoints fit both.
+torch's own SyncBatchNorm needs an accelerator (as of 2.15), and knows no losses over a batch that
+is whole in every process. This one runs anywhere; its state is that of the module it replaces.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ class SyncedBatchNorm(_BatchNorm):
 class _Normalise(torch.autograd.Function):
     """Centre and scale by the statistics of the whole batch; the parts are of equal size.
 
-    With x' = (x - mean) / deviation over N values a channel and g the gradient of the output,
+    With x' = (x - mean) / deviation over N values per channel and g the gradient of the output,
     dx = weight / deviation (g - mean(g) - x' mean(g x')), the means taken over all processes.
     """
 
@@ -127,10 +127,7 @@ def _places(x: Tensor) -> list[int]:
 
 
 def _has_kernels(x: Tensor) -> bool:
-    """Say whether to use the kernels of torch's own batch norm; tried on CPUs only.
-
-    With reductions of tensors instead, batch norm took 3 to 7 times as long there.
-    """
+    """Say whether to use the kernels of torch's own batch norm: much faster on CPUs."""
     return x.device.type == "cpu"
 
 
