@@ -64,13 +64,13 @@ def run_config(options: argparse.Namespace, bits: int, seed: int) -> Any:
 def build_trainer(options: argparse.Namespace, dataset: Any, config: Any) -> Any:
     """Return a run on the best device, silent, its pixels from the cache."""
     from phpq.model import resolve_device
-    from phpq.training import SilentReporter, Trainer
+    from phpq.training import Reporter, Trainer
 
     return Trainer(
         dataset,
         config,
         device=resolve_device("auto"),
-        reporter=SilentReporter(),
+        reporter=Reporter(),
         cache=options.cache,
     )
 

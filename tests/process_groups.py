@@ -30,7 +30,7 @@ from phpq.errors import ConfigError, DivergedError, PhpqError
 from phpq.methods.exchnet import ExchNet
 from phpq.model import Network
 from phpq.model.weights import write_safetensors
-from phpq.training import SilentReporter, Trainer, train_run
+from phpq.training import Reporter, Trainer, train_run
 from phpq.training.decoding import decode_together
 from phpq.training.distributed import Group, Launch, meet
 from phpq.training.state import RunState
@@ -117,7 +117,7 @@ class Stopped(Exception):
     """The end of a run that is to be resumed."""
 
 
-class _Stop(SilentReporter):
+class _Stop(Reporter):
     def __init__(self, epochs: int) -> None:
         self.epochs = epochs
 
@@ -131,7 +131,7 @@ def train_until(group: Group, config: RunConfig, folder: Path, epochs: int) -> N
     import phpq.training.run as run
 
     # The reporter is only for the first process: the others get theirs here.
-    setattr(run, "SilentReporter", lambda: _Stop(epochs))  # noqa: B010
+    setattr(run, "Reporter", lambda: _Stop(epochs))  # noqa: B010
     try:
         train_run(tiny_birds(), config, folder, group=group, reporter=_Stop(epochs))
     except Stopped:
@@ -139,7 +139,7 @@ def train_until(group: Group, config: RunConfig, folder: Path, epochs: int) -> N
     raise AssertionError("the run was not stopped")
 
 
-class _Killed(SilentReporter):
+class _Killed(Reporter):
     """Ends its process in the middle of an epoch, as the kernel does when memory is short."""
 
     def __init__(self, epoch: int) -> None:
@@ -162,7 +162,7 @@ def train_and_be_killed(group: Group, config: RunConfig, folder: Path, epoch: in
             setattr(run, name, forbidden)
         setattr(RunState, "save", forbidden)  # noqa: B010
     if group.rank == 2:
-        setattr(run, "SilentReporter", lambda: _Killed(epoch))  # noqa: B010
+        setattr(run, "Reporter", lambda: _Killed(epoch))  # noqa: B010
     sys.stderr = Path(os.devnull).open("w")  # noqa: SIM115  tracebacks are expected
     train_run(tiny_birds(), config, folder, group=group)
 
@@ -220,7 +220,7 @@ def gradients(group: Group, configs: Mapping[str, RunConfig], folder: Path) -> N
     found = {}
     for name, config in configs.items():
         trainer = Trainer(
-            tiny_birds(), config, device=torch.device("cpu"), reporter=SilentReporter(), group=group
+            tiny_birds(), config, device=torch.device("cpu"), reporter=Reporter(), group=group
         )
         if isinstance(trainer.network, ExchNet):  # the one method that names float32
             trainer.network.counts = trainer.network.counts.to(torch.float32)

@@ -14,7 +14,7 @@ from phpq.data import plumage
 from phpq.errors import ConfigError, DataError
 from phpq.model import load
 from phpq.model.checkpoint import read_card
-from phpq.training import SilentReporter
+from phpq.training import Reporter
 from picture_files import write_classes
 from tiny_runs import SIDE, tiny_birds, tiny_config
 
@@ -81,7 +81,7 @@ def test_resume_goes_on_with_the_run_s_own_settings_and_data(tmp_path: Path) -> 
     class Stop(Exception):
         pass
 
-    class StopAfterOne(SilentReporter):
+    class StopAfterOne(Reporter):
         def epoch(self, row: dict[str, object]) -> None:
             if row["epoch"] == 2:
                 raise Stop

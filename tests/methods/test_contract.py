@@ -17,7 +17,7 @@ from phpq.index import CodeIndex, FlatIndex
 from phpq.model import Model, build_method
 from phpq.model.checkpoint import ModelCard
 from phpq.recipes import RECIPES
-from phpq.training import SilentReporter, Trainer
+from phpq.training import Reporter, Trainer
 from tiny_runs import CLASSES, TINY, colours, tiny_birds, tiny_config, tiny_train
 
 CPU = torch.device("cpu")
@@ -37,7 +37,7 @@ def config_of(method: str, *assignments: str) -> RunConfig:
 
 def trainer_of(config: RunConfig) -> Trainer:
     """Return a trainer that begins with the method itself."""
-    return Trainer(colours(), config, device=CPU, reporter=SilentReporter())
+    return Trainer(colours(), config, device=CPU, reporter=Reporter())
 
 
 def train(trainer: Trainer, epochs: int) -> list[float]:
@@ -138,7 +138,7 @@ def test_a_resumed_run_repeats_an_uninterrupted_one(method: str, tmp_path: Path)
     class Stop(Exception):
         """Ends a run in the middle."""
 
-    class StopAtThree(SilentReporter):
+    class StopAtThree(Reporter):
         def epoch(self, row: dict[str, object]) -> None:
             if row["epoch"] == 3:
                 raise Stop

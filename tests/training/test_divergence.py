@@ -14,7 +14,7 @@ import process_groups
 from phpq.errors import DivergedError
 from phpq.model import Network, load
 from phpq.model.method import Learned
-from phpq.training import SilentReporter, Trainer, learn_backbone, run_epochs
+from phpq.training import Reporter, Trainer, learn_backbone, run_epochs
 from phpq.training.state import STATE, read_metrics
 from process_groups import together
 from tiny_runs import tiny_birds, tiny_config, tiny_train
@@ -24,7 +24,7 @@ STEPS = 3  # of an epoch
 
 
 def make_trainer(*assignments: str) -> Trainer:
-    return Trainer(tiny_birds(), tiny_config(*assignments), device=CPU, reporter=SilentReporter())
+    return Trainer(tiny_birds(), tiny_config(*assignments), device=CPU, reporter=Reporter())
 
 
 def spoil(monkeypatch: pytest.MonkeyPatch, *, call: int, term: int, value: float) -> None:
@@ -73,7 +73,7 @@ def test_a_run_that_diverges_at_once_writes_no_model(
 def test_weights_that_are_not_finite_end_the_run_though_all_losses_were(decay: float) -> None:
     trainer = make_trainer(f"training.ema_decay={decay}")
 
-    class Spoiler(SilentReporter):
+    class Spoiler(Reporter):
         def step(self, epoch: int, number: int) -> None:
             if (epoch, number) == (1, STEPS - 1):  # after the last step
                 trainer.network.get_buffer("norm.running_var")[0] = torch.inf

@@ -13,7 +13,7 @@ import torch
 from phpq.data import SkippedImage, open_dataset
 from phpq.data.batches import ResidentPixels, StreamedPixels
 from phpq.errors import DataError
-from phpq.training import SilentReporter
+from phpq.training import Reporter
 from phpq.training.pixels import TrainingPixels, load_pixels
 from phpq.training.progress import Advance
 from picture_files import write_classes
@@ -22,7 +22,7 @@ from tiny_runs import tiny_birds, tiny_config, tiny_network
 CPU = torch.device("cpu")
 
 
-class Recorder(SilentReporter):
+class Recorder(Reporter):
     def __init__(self) -> None:
         self.titles: list[str] = []
         self.left_out: list[str] = []

@@ -9,7 +9,7 @@ import pytest
 from rich.console import Console
 
 from phpq.data import SkippedImage
-from phpq.training import Reporter, SilentReporter, TerminalReporter
+from phpq.training import Reporter, TerminalReporter
 
 
 def make_row(epoch: int, *, collapsing: bool = False, **more: float) -> dict[str, Any]:
@@ -96,7 +96,7 @@ def test_finishing_twice_or_before_the_start_is_harmless(screen: Screen) -> None
 
 
 def test_the_silent_form_says_nothing(capsys: pytest.CaptureFixture[str]) -> None:
-    reporter = SilentReporter()
+    reporter = Reporter()
     run(reporter, [make_row(3, entropy=0.0, map=1.0)])
     reporter.message("x")
     reporter.skipped([SkippedImage("a", "b")])

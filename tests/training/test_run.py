@@ -12,7 +12,7 @@ from phpq.errors import ConfigError
 from phpq.evaluation.history import read_rows
 from phpq.model import load
 from phpq.recipes import classifier_config
-from phpq.training import SilentReporter, Trainer, build_trainer, learn_backbone, run
+from phpq.training import Reporter, Trainer, build_trainer, learn_backbone, run
 from phpq.training.state import STATE
 from tiny_runs import tiny_birds, tiny_config, tiny_train
 
@@ -26,14 +26,14 @@ def two_parts(*assignments: str) -> RunConfig:
 
 
 def built(config: RunConfig, *, begun: bool = False) -> Trainer:
-    return build_trainer(tiny_birds(), config, device=CPU, reporter=SilentReporter(), begun=begun)
+    return build_trainer(tiny_birds(), config, device=CPU, reporter=Reporter(), begun=begun)
 
 
 def test_the_method_goes_on_from_the_classifiers_backbone() -> None:
     config = two_parts()
     first = classifier_config(config)
     assert first is not None
-    classifier = Trainer(tiny_birds(), first, device=CPU, reporter=SilentReporter())
+    classifier = Trainer(tiny_birds(), first, device=CPU, reporter=Reporter())
     before = {k: v.clone() for k, v in classifier.network.backbone.state_dict().items()}
     learned = learn_backbone(classifier)
     assert any(not torch.equal(before[name], learned[name]) for name in learned)
@@ -53,14 +53,14 @@ def test_epochs_are_counted_over_both_parts(tmp_path: Path) -> None:
 
 def test_a_method_that_has_begun_is_not_fine_tuned_again() -> None:
     config = two_parts()
-    fresh = Trainer(tiny_birds(), config, device=CPU, reporter=SilentReporter())
+    fresh = Trainer(tiny_birds(), config, device=CPU, reporter=Reporter())
     spared = built(config, begun=True)
     for name, value in fresh.network.backbone.state_dict().items():
         assert torch.equal(value, spared.network.backbone.state_dict()[name]), name
 
 
 def test_bad_options_show_before_the_first_epoch(tmp_path: Path) -> None:
-    class NeverStarted(SilentReporter):
+    class NeverStarted(Reporter):
         def step(self, epoch: int, number: int) -> None:
             pytest.fail("it learned")
 
@@ -74,7 +74,7 @@ def test_a_run_killed_in_its_first_part_starts_again(tmp_path: Path) -> None:
     class Stop(Exception):
         """Ends a run in the middle."""
 
-    class StopEarly(SilentReporter):
+    class StopEarly(Reporter):
         def step(self, epoch: int, number: int) -> None:
             raise Stop
 

@@ -31,7 +31,7 @@ from phpq.evaluation.page import REPORT
 from phpq.evaluation.run import FOLDER, METRICS, Evaluation, evaluate_model
 from phpq.files import write_json
 from phpq.report.blocks import write_report
-from phpq.training import Reporter, SilentReporter, train_run
+from phpq.training import Reporter, train_run
 
 RUNS, QUERIES = "runs", "queries"
 # The network is too small to share: threads that wait for each other on busy cores take longer than
@@ -117,7 +117,7 @@ def run_demo(
     """
     started = time.perf_counter()
     folder, recipe = Path(out), QUICK if quick else FULL
-    reporter = reporter or SilentReporter()
+    reporter = reporter or Reporter()
     with workshop(folder, mark=METRICS) as unfinished, _torch_threads(THREADS):
         dataset = _draw_once(recipe.draw(seed), reporter)
         evaluations = {}

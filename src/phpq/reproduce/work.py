@@ -199,7 +199,7 @@ def _fit(cell: Cell, place: Workplace, clock: _Clock) -> Record:
 def _trainer(cell: Cell, place: Workplace, clock: _Clock) -> Trainer:
     from phpq.model.retrieval import resolve_device
     from phpq.model.weights import read_safetensors
-    from phpq.training import SilentReporter, Trainer
+    from phpq.training import Reporter, Trainer
 
     backbone = None
     if cell.features:
@@ -213,7 +213,7 @@ def _trainer(cell: Cell, place: Workplace, clock: _Clock) -> Trainer:
         place.open(),
         config,
         device=resolve_device(place.device),
-        reporter=SilentReporter(),
+        reporter=Reporter(),
         cache=place.cache,
         pixels=_PIXELS.get(shared),
         backbone=backbone,

@@ -1,12 +1,11 @@
 """The only place where gradients flow."""
 
 from phpq.training.loop import Trainer, run_epochs
-from phpq.training.progress import Reporter, SilentReporter, TerminalReporter
+from phpq.training.progress import Reporter, TerminalReporter
 from phpq.training.run import build_trainer, learn_backbone, train_run
 
 __all__ = [
     "Reporter",
-    "SilentReporter",
     "TerminalReporter",
     "Trainer",
     "build_trainer",

@@ -26,7 +26,7 @@ from phpq.recipes import classifier_config, remaining_config
 from phpq.report.plots import plot_training
 from phpq.training.distributed import ALONE, Group
 from phpq.training.loop import Trainer, run_epochs
-from phpq.training.progress import Reporter, SilentReporter
+from phpq.training.progress import Reporter
 from phpq.training.state import STATE, RunState, read_metrics, write_metrics
 
 
@@ -55,7 +55,7 @@ def train_run(  # noqa: PLR0913  by name
             folder, which all must be able to read. On CUDA each has its own device.
     """
     group = group or ALONE
-    reporter = reporter if reporter and group.first else SilentReporter()
+    reporter = reporter if reporter and group.first else Reporter()
     place = resolve_device(device) if group.size == 1 else group.device
     group.on_first(lambda: _check_folder(folder, config, resume=resume))
     begun = resume and (folder / STATE).is_file()
