@@ -37,7 +37,7 @@ STAGES = (DataConfig, LossConfig, MethodConfig, ModelConfig, QuantizerConfig, Tr
         (DataConfig, {"eval_crop": 0.0}, "data.eval_crop=0.0"),
         (DataConfig, {"holdout_per_class": -1}, "data.holdout_per_class=-1"),
         (ModelConfig, {"levels": 0, "rho": ()}, "model.levels=0"),
-        (ModelConfig, {"levels": 2, "rho": (1.0,)}, "one focus factor a level"),
+        (ModelConfig, {"levels": 2, "rho": (1.0,)}, "one focus factor per level"),
         (ModelConfig, {"levels": 1, "rho": (0.5,)}, "at least 1 each (inf is max pooling)"),
         (ModelConfig, {"levels": 1, "rho": (math.nan,)}, "model.rho=[nan] is not allowed"),
         (ModelConfig, {"embedding_dim": 0}, "model.embedding_dim=0"),

@@ -20,7 +20,6 @@ from phpq.errors import ShapeError
 from phpq.explain import codebook_shares, heat_map, heat_note
 from phpq.explain.heatmap import fit_within, fuse_levels, match_evidence, view_box
 from phpq.model import Method, Model, Network
-from phpq.model.backbone import build_backbone
 from phpq.model.checkpoint import ModelCard
 from phpq.training import train_run
 from tiny_runs import SIDE, tiny_birds, tiny_config, tiny_network
@@ -220,8 +219,9 @@ class Hashing(Method):
     embedding_dim = 16
 
     def __init__(self) -> None:
-        super().__init__()
-        self.backbone = build_backbone(tiny_config().model)
+        setup = tiny_network().setup
+        super().__init__(setup, None)
+        self.backbone = setup.build_backbone()
 
     def embed(self, images: Tensor, *, mirrored: bool = False) -> Tensor:
         deepest: Tensor = self.backbone(images)[-1]

@@ -14,7 +14,7 @@ from phpq.data.augment import Views
 from phpq.errors import ConfigError, FormatError, MissingExtraError
 from phpq.model import Model, export
 from phpq.model.checkpoint import ModelCard
-from phpq.model.export import Encoder, export_onnx
+from phpq.model.export import OnnxEncoder, export_onnx
 from tiny_runs import SIDE, tiny_birds, tiny_config, tiny_network
 
 
@@ -60,7 +60,7 @@ def test_onnx_file_says_what_it_is_and_stands_alone(tmp_path: Path) -> None:
 @pytest.mark.parametrize(("size", "share"), [(32, 1.0), (48, 1.0), (20, 1.0), (24, 0.8)])
 def test_resize_by_matrix_equals_the_encoding_view(size: int, share: float) -> None:
     config = tiny_config(f"data.eval_size={size}", f"data.eval_crop={share}").data
-    encoder = Encoder(tiny_network(), config)
+    encoder = OnnxEncoder(tiny_network(), config)
     pixels = torch.randint(0, 256, (3, 3, SIDE, SIDE), dtype=torch.uint8)
     seen: list[torch.Tensor] = []
 

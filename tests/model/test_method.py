@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import importlib
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 import pytest
@@ -69,6 +69,6 @@ def test_the_head_learns_faster_than_the_backbone() -> None:
 @pytest.mark.parametrize("name", RECIPES)
 def test_every_default_is_within_its_range(name: str) -> None:
     config = resolve_config(method=name)
-    options = read_options(method_class(name).option_type, config.method)
-    defaults = MethodConfig(name=name, options=dataclasses.asdict(cast(Any, options)))
+    options: Any = read_options(method_class(name).option_type, config.method)
+    defaults = MethodConfig(name=name, options=dataclasses.asdict(options))
     assert read_options(type(options), defaults) == options

@@ -19,7 +19,7 @@ def home() -> Path | None:
 
 
 def config_table(config: RunConfig) -> Table:
-    """Lay out every setting, a line or two a stage; what is not the default stands out."""
+    """Lay out every setting, a line or two per stage; what is not the default stands out."""
     from rich.table import Table
     from rich.text import Text
 

@@ -54,7 +54,7 @@ class DataConfig:
     eval_flip: bool = False  # encode the mean embedding of the image and of its mirror
     on_bad_image: Literal["skip", "refuse"] = "skip"  # an unreadable image: leave it out, or stop
     max_pixels: int = 100_000_000  # an image with more is not decoded (decompression bombs)
-    holdout_per_class: int = 0  # > 0: queries are this many images a class of the training split
+    holdout_per_class: int = 0  # > 0: queries are this many images per class of the training split
 
     def __post_init__(self) -> None:
         faults = _Faults("data")
@@ -89,7 +89,7 @@ class ModelConfig:
         faults.check(
             len(self.rho) == self.levels,
             f"rho={list(self.rho)} with levels={self.levels}",
-            "one focus factor a level",
+            "one focus factor per level",
         )
         faults.check(
             all(r >= 1 for r in self.rho),
@@ -188,7 +188,7 @@ class TrainingConfig:
     precision: Literal["auto", "bf16", "float32"] = "auto"  # auto: bf16 on CUDA, else float32
     accelerate: Literal["auto", "full", "graph", "off"] = "auto"  # CUDA graph, full: and compiled
     images_on_device: Literal["auto", "on", "off"] = "auto"  # keep decoded images beside the model
-    workers: int = 0  # processes that decode; 0: one a core
+    workers: int = 0  # processes that decode; 0: one per core
     evaluate_every: int = 10  # epochs between evaluations; the last epoch is always evaluated
     checkpoint_seconds: float = 60.0  # least time between two resumable states; 0: every epoch
 

@@ -8,7 +8,7 @@ With S = 1 within a class, -r between classes (r = similar pairs / dissimilar pa
     L = sum_ij (<u_i, v_j> / bits - S_ij)^2 / sum_ij S_ij^2 + gamma mean (v - u)^2
 
 which is the published loss divided by its value at u = 0, so that it is about 1 at any length and
-size; a published weight of 200 is gamma = 0.2 at 32 bits and 30 images a class.
+size; a published weight of 200 is gamma = 0.2 at 32 bits and 30 images per class.
 """
 
 from __future__ import annotations
@@ -116,10 +116,10 @@ class AsymmetricHashing(HashingMethod):
         return self.standardise(super().describe(pyramid))
 
     def start(self, training: TrainingSet) -> None:
-        """Make room for u, and start V from one random pattern a class.
+        """Make room for u, and start V from one random pattern per class.
 
         Public implementations start from zeros, which give the network nothing to learn from, or
-        from noise an image, which measures the same as a pattern a class after a few rounds.
+        from noise per image.
         """
         self.similarity = Similarity.of(training.labels, training.num_classes)
         device = training.labels.device

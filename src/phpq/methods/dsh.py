@@ -3,8 +3,7 @@
 For a similar pair |u_i - u_j|^2 / 2, for a dissimilar one max(0, 2 bits - |u_i - u_j|^2) / 2, plus
 alpha (| |u_i| - 1 |_1 + | |u_j| - 1 |_1); all divided by the bits. Pairs are those of the batch;
 the weight of similar ones is a setting: in a plain mean over two random images nearly all are
-dissimilar, while equal weights left fewer than half as many distinct codes on pooled ImageNet
-features of CUB at 16 bits. `phpq.recipes` has a tenth.
+dissimilar, while equal weights leave few distinct codes.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """DTH (Lai et al., CVPR 2015, also DNNH): triplets of tanh codes.
 
 L = mean over the violating triplets of a batch of max(0, |a-p|^2 - |a-n|^2 + m), divided by the
-bits. The original cuts the features in one slice a bit and thresholds sigmoids; this is the form
+bits. The original cuts the features in one slice per bit and thresholds sigmoids; this is the form
 used with ResNet-18 (one linear layer, tanh, all triplets of the batch), whose margins 8 at 16 bits
 and 20 at 64 are m = 4 + bits / 4: opposite bits are 4 apart, so one bit and a sixteenth of them.
 """
@@ -38,5 +38,5 @@ class DTH(HashingMethod):
         return outputs.tanh()
 
     def loss(self, outputs: Tensor, labels: Tensor, rows: Tensor) -> tuple[Tensor, ...]:
-        """Return the triplet loss a bit."""
+        """Return the triplet loss per bit."""
         return (batch_triplet_loss(outputs, labels, self.margin) / self.bits,)

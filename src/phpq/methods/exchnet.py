@@ -8,10 +8,9 @@
 In the last eighth of the epochs each part is swapped, half of the time, for its anchor: the mean of
 that part over the class; and |part - anchor| joins the loss. What differs from the public code:
 ResNet-18 for ResNet-50; a part's own block is 1 x 1 convolution, norm and ReLU in place of a copy
-of stage 4 (by a count of operations four copies double a step, this adds some 6 %); anchors are
-means over the epoch before as its batches passed, not over a pass of their own; a round is one
-epoch; swaps are drawn before the epoch, so that resuming repeats them. |part - anchor| is per root
-of its length.
+of stage 4, four of which would double a step; anchors are means over the epoch before as its
+batches passed, not over a pass of their own; a round is one epoch; swaps are drawn before the
+epoch, so that resuming repeats them. |part - anchor| is per root of its length.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """FPH, Feature Pyramid Hashing (Yang et al., ICMR 2019): our reconstruction from its abstract.
 
 Read: a vertical pyramid over high layers, a horizontal pyramid over low layers that keeps their
-structure, both fused by consensus; average pooling a level; triplets. Ours:
+structure, both fused by consensus; average pooling per level; triplets. Ours:
 
     vertical v = FC(P4 gap(s4) + P3 gap(s3)),   P: to 256 numbers
     horizontal h = mean over s1, s2 of tanh(FC(2 x 2 grid of averages))
@@ -21,7 +21,7 @@ from phpq.methods.classified import ClassifiedHashing, CodeOptions
 from phpq.model.method import MethodSetup
 
 WIDTH = 256  # of the vertical pyramid
-GRID = 2  # cells a side that keep the structure of the low stages
+GRID = 2  # cells per side that keep the structure of the low stages
 
 
 class FPH(ClassifiedHashing):

@@ -89,7 +89,7 @@ class HashingMethod(Method):
 
     def bit_values(self, images: Tensor) -> Tensor:
         """Return the floats (B, bits) whose signs are the code of pixels in [0, 1]."""
-        return cast(Tensor, self.extract(images))
+        return self.extract(images)
 
     def embed(self, images: Tensor, *, mirrored: bool = False) -> Tensor:
         """Return the signs (B, bits) as -1 and +1; zero counts as positive."""

@@ -2,7 +2,7 @@
 
 y = tanh(beta W f), x_ij = a <y_i, y_j> with a = 10 / bits, L = log(1 + exp(x)) - s x. beta grows
 from 1 to about 7, so that training ends close to signs: (1 + 50 p)^(1/2) at the share p of the run,
-which is the authors' (1 + 0.005 it)^(1/2) over their 10,000 iterations, here set once an epoch.
+which is the authors' (1 + 0.005 it)^(1/2) over their 10,000 iterations, here set once per epoch.
 Their weight of similar pairs (the number of classes) is the balance of both kinds of pairs here.
 """
 

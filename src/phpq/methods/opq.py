@@ -42,7 +42,7 @@ class OPQ(PQ):
         self.register_buffer("rotation", torch.zeros(total, self.feature_dim))
 
     def choose_sub_dim(self) -> int:
-        """Return the length of a block: as many axes as fit, but at least one a codebook."""
+        """Return the length of a block: as many axes as fit, but at least one per codebook."""
         return max(1, min(int(self.options.pca_dim), self.feature_dim) // self.num_codebooks)
 
     def transform(self, features: Tensor) -> Tensor:

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 CHECKED_IMAGES = 6
 
 
-class Encoder(nn.Module):
+class OnnxEncoder(nn.Module):
     """What the file holds: (N, 3, S, S) uint8 to codes (N, M) uint8 and embeddings (N, D)."""
 
     def __init__(self, network: Method, config: DataConfig) -> None:
@@ -90,7 +90,7 @@ def export_onnx(model: Model, path: str | Path) -> Path:
         raise ConfigError(f"There is no folder {str(target.parent)!r} to write to. Make it first.")
     onnx = _import_onnx()
     config = model.card.config.data
-    encoder = Encoder(model.network, config).cpu().eval()
+    encoder = OnnxEncoder(model.network, config).cpu().eval()
     example = torch.zeros(2, 3, config.store_size, config.store_size, dtype=torch.uint8)
     try:
         with replacing(target) as temporary:
@@ -104,7 +104,7 @@ def export_onnx(model: Model, path: str | Path) -> Path:
     return target
 
 
-def _trace(encoder: Encoder, example: Tensor, path: Path) -> None:
+def _trace(encoder: OnnxEncoder, example: Tensor, path: Path) -> None:
     # The exporter reports on itself through warnings and log lines of its own.
     logging.getLogger("torch.onnx").setLevel(logging.ERROR)
     with warnings.catch_warnings():
@@ -135,7 +135,7 @@ def _describe(content: Any, model: Model) -> None:
         entry.key, entry.value = key, value
 
 
-def _check(encoder: Encoder, path: Path, side: int) -> None:
+def _check(encoder: OnnxEncoder, path: Path, side: int) -> None:
     """Demand identical codes from the file and from torch, on noise of several contrasts."""
     import onnxruntime
 

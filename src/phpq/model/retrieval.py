@@ -75,7 +75,7 @@ class Model:
         return embed_images(self.network, images, self._data, batch_size=batch_size)
 
     def encode(self, images: Images, *, batch_size: int = 64) -> NDArray[np.uint8]:
-        """Encode images: (N, M) uint8, one codeword index a codebook."""
+        """Encode images: (N, M) uint8, one codeword index per codebook."""
         return self.codebooks.encode(self.embed(images, batch_size=batch_size))
 
     def embed_pixels(

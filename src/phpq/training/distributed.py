@@ -74,8 +74,11 @@ class Group:
         self.device = device or torch.device("cpu")
         self.sharded = self.size > 1
         self._meeting = store
-        # Apart from what torch keeps there.
-        self._store = None if store is None else dist.PrefixStore("phpq", store)
+        self._store: Store | None = None
+        if store is not None:
+            from torch._C._distributed_c10d import PrefixStore
+
+            self._store = PrefixStore("phpq", store)  # apart from what torch keeps there
 
     def join(self, device: str = "auto") -> None:
         """Take a device and get ready to exchange tensors with the other processes.

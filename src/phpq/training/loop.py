@@ -9,7 +9,7 @@ from __future__ import annotations
 import copy
 import math
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Generator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -246,7 +246,7 @@ def run_epochs(
     done: int = 0,
     before: int = 0,
     evaluate: Literal["all", "early", "none"] = "all",
-) -> Iterator[dict[str, Any]]:
+) -> Generator[dict[str, Any], None, None]:
     """Run the epochs of a trainer, and yield the row of metrics.jsonl of each.
 
     Args:

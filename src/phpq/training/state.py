@@ -3,7 +3,7 @@
     config.json          the resolved config, the classes, the data set, the version
     weights.safetensors  the model as of the last checkpoint (averaged weights)
     state.safetensors    what resuming needs; gone once the run is finished
-    metrics.jsonl        one row an epoch
+    metrics.jsonl        one row per epoch
 
 Every file is replaced atomically: a kill at any moment leaves the last checkpoint readable.
 """
@@ -81,7 +81,7 @@ class RunState:
 
 
 def write_metrics(folder: Path, rows: list[dict[str, Any]]) -> None:
-    """Write one JSON row an epoch."""
+    """Write one JSON row per epoch."""
     write_text(folder / METRICS, "".join(json.dumps(row) + "\n" for row in rows))
 
 

@@ -1,7 +1,7 @@
 """One optimisation step: pixels and labels in, losses out; as a CUDA graph where it can be.
 
 The captured graph holds augmentation, forward, backward, the optimizer and the average: one launch
-a step. The first steps of a run are real steps too, run eagerly; nothing is computed twice.
+per step. The first steps of a run are real steps too, run eagerly; nothing is computed twice.
 
 With several processes each extracts its part of the batch, and every one computes the loss of the
 whole of it: terms over pairs, batch statistics and buffers are those of a single process.
@@ -261,8 +261,8 @@ class GraphedStep:
 def acceleration(config: RunConfig, device: torch.device) -> str:
     """Resolve "auto": a CUDA graph on CUDA, plain steps elsewhere.
 
-    Compiling too makes steps of a ResNet-18 on an H200 a third to a half faster, but takes half a
-    minute to start, more than it saves in one run on a small data set: "full" asks for it.
+    Compiling too takes longer to start than it saves in one run on a small data set: "full" asks
+    for it.
     """
     wanted = config.training.accelerate
     if device.type != "cuda":
