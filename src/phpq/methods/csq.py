@@ -3,8 +3,8 @@
 L = BCE of (tanh(u) + 1) / 2 against the centre's bits, plus lambda (|tanh(u)| - 1)^2. Centres are
 rows of a Hadamard matrix and their negatives where these suffice (a power of two bits, at most
 2 bits classes), otherwise random codes with as many ones as zeros. The authors draw the latter
-blindly; here each is the farthest from those before it, among 64 draws per class: 200 blind draws of
-16 bits hold near twins, whose classes no network could tell apart.
+blindly; here each is the farthest from those before it, among 64 draws per class: 200 blind draws
+of 16 bits hold near twins, whose classes no network could tell apart.
 """
 
 from __future__ import annotations
