@@ -19,7 +19,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from phpq.config import RunConfig
+from phpq.config import DataConfig, RunConfig
 from phpq.data import Dataset, LabelledImages
 from phpq.data.batches import PixelSource, ResidentPixels, StreamedPixels, fits_on
 from phpq.model.method import Method
@@ -60,113 +60,77 @@ def load_pixels(
     if device.type == "cpu":
         needed *= group.local_size  # which share its memory
     wanted = config.training.images_on_device
-    config = _with_shared_cores(config, group)
     # One answer for all: both ways exchange embeddings, but at other moments.
-    if wanted == "on" or (wanted == "auto" and group.every(fits_on(device, needed))):
-        return _resident(
-            dataset, config, device=device, reporter=reporter, cache=cache, group=group
-        )
-    return _streamed(dataset, config, device=device, reporter=reporter, group=group)
-
-
-def _with_shared_cores(config: RunConfig, group: Group) -> RunConfig:
-    """Give each process on a machine its share of the workers, where their number is open."""
-    if group.local_size == 1 or config.training.workers:
-        return config
-    workers = max(1, (os.cpu_count() or 1) // group.local_size)
-    return dataclasses.replace(
-        config, training=dataclasses.replace(config.training, workers=workers)
-    )
-
-
-def _resident(
-    dataset: Dataset,
-    config: RunConfig,
-    *,
-    device: torch.device,
-    reporter: Reporter,
-    cache: Path | None,
-    group: Group,
-) -> TrainingPixels:
+    stays = wanted == "on" or (wanted == "auto" and group.every(fits_on(device, needed)))
     workers = config.training.workers
+    if not workers and group.local_size > 1:
+        workers = max(1, (os.cpu_count() or 1) // group.local_size)
+    # One pass at one pixel each finds every bad file before streaming starts, in flat memory.
+    stored = config.data if stays else dataclasses.replace(config.data, store_size=1)
     decoded = []
     for images in (dataset.train, dataset.test):
-        with reporter.task(f"decoding {images.name}", len(images)) as advance:
+        title = f"{'decoding' if stays else 'checking'} {images.name}"
+        with reporter.task(title, len(images)) as advance:
             part = decode_together(
-                images, config.data, group=group, workers=workers, progress=advance, cache=cache
+                images,
+                stored,
+                group=group,
+                workers=workers,
+                progress=advance,
+                cache=cache if stays else None,
             )
         reporter.skipped(part.skipped)
         decoded.append(part)
     train, test = decoded
-    source = ResidentPixels(train.pixels, device)
-    queries = ResidentPixels(test.pixels, device)
-
-    batches: dict[str, Any] = {"batch_size": EMBED_BATCH, "whole_batches": device.type == "cuda"}
-
-    def embed(network: Method, pixels: Tensor) -> NDArray[np.float32]:
-        mine = pixels[group.rows(len(pixels))]
-        part = embed_pixels(network, mine, config.data, **batches)
-        return _gathered(part, len(pixels), group)
-
-    def apply(function: Callable[[Tensor], Tensor]) -> Tensor:
-        mine = source.pixels[group.rows(len(source.pixels))]
-        part = apply_to_pixels(function, mine, config.data, device=device, **batches)
-        return group.gather_rows(part, len(source.pixels))
-
+    resident = ResidentPixels(train.pixels, device) if stays else None
+    source = resident or StreamedPixels(train.images, config.data, device=device, workers=workers)
+    gallery = resident.pixels if resident else train.images
+    queries = ResidentPixels(test.pixels, device).pixels if stays else test.images
+    reader = _Reader(config.data, device, group)
     return TrainingPixels(
         train=train.images,
         test=test.images,
         source=source,
-        resident=source,
-        embed_train=lambda network: embed(network, source.pixels),
-        embed_test=lambda network: embed(network, queries.pixels),
-        apply_train=apply,
+        resident=resident,
+        embed_train=lambda network: reader.embed(network, gallery),
+        embed_test=lambda network: reader.embed(network, queries),
+        apply_train=lambda function: reader.apply(function, gallery),
     )
 
 
-def _streamed(
-    dataset: Dataset, config: RunConfig, *, device: torch.device, reporter: Reporter, group: Group
-) -> TrainingPixels:
-    readable = []
-    # One pass at one pixel each finds every bad file before training starts, in flat memory.
-    probe = dataclasses.replace(config.data, store_size=1)
-    for images in (dataset.train, dataset.test):
-        with reporter.task(f"checking {images.name}", len(images)) as advance:
-            part = decode_together(
-                images, probe, group=group, workers=config.training.workers, progress=advance
-            )
-        reporter.skipped(part.skipped)
-        readable.append(part.images)
-    train, test = readable
+class _Reader:
+    """Looks at images as they are encoded, of which each process takes a share."""
 
-    def embed(network: Method, images: LabelledImages) -> NDArray[np.float32]:
-        part = embed_images(network, _share(images, group), config.data)
-        return _gathered(part, len(images), group)
+    def __init__(self, config: DataConfig, device: torch.device, group: Group) -> None:
+        self.config, self.device, self.group = config, device, group
+        self.batches: Any = {"batch_size": EMBED_BATCH, "whole_batches": device.type == "cuda"}
 
-    def apply(function: Callable[[Tensor], Tensor]) -> Tensor:
-        part = apply_to_images(function, _share(train, group), config.data, device=device)
-        return group.gather_rows(part, len(train))
+    def embed(self, network: Method, images: Tensor | LabelledImages) -> NDArray[np.float32]:
+        """Return the embeddings (N, D) of decoded pixels, or of images that are read now."""
+        mine = self._share(images)
+        if isinstance(mine, Tensor):
+            part = embed_pixels(network, mine, self.config, **self.batches)
+        else:
+            part = embed_images(network, mine, self.config)
+        if self.group.size == 1 or not len(images):
+            return part
+        return self.group.gather_rows(torch.from_numpy(part), len(images)).numpy()
 
-    return TrainingPixels(
-        train=train,
-        test=test,
-        source=StreamedPixels(train, config.data, device=device, workers=config.training.workers),
-        resident=None,
-        embed_train=lambda network: embed(network, train),
-        embed_test=lambda network: embed(network, test),
-        apply_train=apply,
-    )
+    def apply(
+        self, function: Callable[[Tensor], Tensor], images: Tensor | LabelledImages
+    ) -> Tensor:
+        """Return the results (N, ...) of a function of pixels in [0, 1]."""
+        mine = self._share(images)
+        if isinstance(mine, Tensor):
+            part = apply_to_pixels(function, mine, self.config, device=self.device, **self.batches)
+        else:
+            part = apply_to_images(function, mine, self.config, device=self.device)
+        return self.group.gather_rows(part, len(images))
 
-
-def _share(images: LabelledImages, group: Group) -> LabelledImages:
-    """Return the images that this process embeds."""
-    if group.size == 1 or not len(images):
-        return images
-    return images.subset(np.arange(len(images))[group.rows(len(images))])
-
-
-def _gathered(part: NDArray[np.float32], count: int, group: Group) -> NDArray[np.float32]:
-    """Put the embeddings of all processes together: (count, D)."""
-    if group.size == 1 or not count:
-        return part
-    return group.gather_rows(torch.from_numpy(part), count).numpy()
+    def _share(self, images: Tensor | LabelledImages) -> Tensor | LabelledImages:
+        if self.group.size == 1 or not len(images):
+            return images
+        rows = self.group.rows(len(images))
+        if isinstance(images, Tensor):
+            return images[rows]
+        return images.subset(np.arange(len(images))[rows])
