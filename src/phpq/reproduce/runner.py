@@ -24,7 +24,7 @@ from importlib.util import find_spec
 from multiprocessing.connection import Connection
 from typing import Any
 
-from phpq.recipes import remaining_config
+from phpq.recipes import RECIPES, remaining_config
 from phpq.reproduce.grid import SHARED, Cell, GridPlan, recorded_config
 from phpq.reproduce.store import FAILED, Store, record_head
 from phpq.reproduce.work import run_cell
@@ -32,8 +32,7 @@ from phpq.reproduce.workplace import Workplace, decode_once
 
 Say = Callable[[str], None]
 Answer = dict[str, Any]  # {"record": ...}, or {"error": "...", "log": "...", "again": bool}
-FITTED_BY_FAISS = ("pq", "itq", "opq")
-NO_FAISS = f"faiss is not installed here, and {', '.join(FITTED_BY_FAISS)} are fitted with it"
+NO_FAISS = "faiss is not installed here, and pq and opq are fitted with it"
 DIED = "the worker process ended without an answer: it was killed, or the machine ran out of memory"
 # Images that a grid must learn from until compiling its backbones wins back its time.
 IMAGES_TO_COMPILE = 1_500_000
@@ -72,10 +71,8 @@ def run_plan(plan: GridPlan, place: Workplace, *, processes: int, say: Say) -> G
     # What cells start from is made for those that are to be run, here or elsewhere, only.
     wanted = {cell.features for cell in waiting}
     if find_spec("faiss") is None:
-        fitted = [
-            c for c in waiting if c.kind == "shallow" and c.config.method.name in FITTED_BY_FAISS
-        ]
-        result.left = dict.fromkeys((cell.key for cell in fitted), NO_FAISS)
+        fitted = [c.key for c in waiting if "faiss" in RECIPES[c.config.method.name].needs]
+        result.left = dict.fromkeys(fitted, NO_FAISS)
     waiting = [
         cell
         for cell in waiting
