@@ -6,6 +6,7 @@ from phpq.data.decode import (
     SkippedImage,
     decode_all,
     decode_square,
+    decode_squares,
     read_image,
     to_square,
 )
@@ -25,6 +26,7 @@ __all__ = [
     "data_home",
     "decode_all",
     "decode_square",
+    "decode_squares",
     "download",
     "hold_out",
     "mark_boxes",
