@@ -27,8 +27,8 @@ from phpq.errors import BadImageError, DataError
 MAX_PIXELS = DataConfig().max_pixels
 _EXTENSIONS = "avif bmp gif jpe jpeg jpg jp2 pbm pgm png pnm ppm tga tif tiff webp"
 IMAGE_EXTENSIONS = frozenset(f".{extension}" for extension in _EXTENSIONS.split())
-# What is opened, whatever a file is called: the formats of the extensions above, which Pillow decodes
-# inside this process. Its other plug-ins are never asked: some start programs (EPS starts
+# What is opened, whatever a file is called: the formats of the extensions above, which Pillow
+# decodes inside this process. Its other plug-ins are never asked: some start programs (EPS starts
 # Ghostscript, which runs the file) or open further files. JPEG includes the MPO of phones. TGA has
 # no mark of its own and comes last.
 FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF", "AVIF", "JPEG2000", "PPM", "TGA")
