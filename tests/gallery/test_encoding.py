@@ -9,8 +9,8 @@ from PIL import Image
 
 from made_up_galleries import FakeEncoder
 from phpq.codes import FloatArray
+from phpq.data.origins import Origin, RemoteFile, content_hash
 from phpq.gallery.encoding import Encoded, encode_items
-from phpq.gallery.origins import Origin, RemoteFile, content_hash
 from phpq.gallery.records import Record
 from phpq.gallery.sources import Item
 from picture_files import write_image

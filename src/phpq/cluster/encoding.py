@@ -23,10 +23,10 @@ from phpq.cluster.connection import LOCAL, connected, first_line
 from phpq.cluster.pipeline import encode_stretches, through_conductor
 from phpq.cluster.plan import Plan, plan_actors
 from phpq.cluster.worker import Stretch, Work
+from phpq.data.places import is_uri
 from phpq.errors import ConfigError, PhpqError
 from phpq.gallery.encoding import Encoded, Encoder, Find, Known, look_up
 from phpq.gallery.fragments import write_at, write_here
-from phpq.gallery.places import is_uri
 from phpq.gallery.sources import Item
 
 _DEVICES = ("auto", "cuda", "cpu")

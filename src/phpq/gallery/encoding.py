@@ -22,8 +22,8 @@ from numpy.typing import NDArray
 from phpq.codes import Codebooks, FloatArray
 from phpq.config import DataConfig
 from phpq.data import SkippedImage, decode_square
+from phpq.data.origins import RemoteFile, TableCell, content_hash, origin_at
 from phpq.errors import BadImageError
-from phpq.gallery.origins import RemoteFile, TableCell, content_hash, origin_at
 from phpq.gallery.records import Record
 from phpq.gallery.sources import Item
 

@@ -12,11 +12,11 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from phpq.data import SkippedImage
+from phpq.data.places import exists
 from phpq.errors import BadImageError, DataError, FormatError
 from phpq.gallery.encoding import Encoded, Encoder
 from phpq.gallery.engine import Engine, LocalEngine
 from phpq.gallery.live import LiveCodes
-from phpq.gallery.places import exists
 from phpq.gallery.records import Record, column_name
 from phpq.gallery.sources import Item, Source, count_items, read_items
 from phpq.gallery.store import GalleryStore

@@ -5,7 +5,6 @@ Items are yielded one at a time: a folder of a million images takes no more memo
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
@@ -13,12 +12,12 @@ from typing import Any
 
 from phpq.data import Dataset, LabelledImages, open_dataset
 from phpq.data.decode import IMAGE_EXTENSIONS
-from phpq.data.folder import TEST_FOLDERS, natural_key
+from phpq.data.folder import TEST_FOLDERS, walk_images
+from phpq.data.origins import Origin, RemoteFile, TableCell, origin_at, uri_of
+from phpq.data.places import Place, beside, folders_in, is_uri, suffix_of, walk_uri
+from phpq.data.table import FIXED, count_rows, is_table, table_rows
 from phpq.errors import DataError
-from phpq.gallery.origins import Origin, RemoteFile, TableCell, origin_at, uri_of
-from phpq.gallery.places import HIDDEN, Place, beside, folders_in, is_uri, suffix_of, walk_uri
 from phpq.gallery.records import column_name
-from phpq.gallery.tables import FIXED, count_rows, is_table, table_rows
 
 Source = str | Path | Dataset | LabelledImages | Iterable[str | Path | Mapping[str, Any]]
 _PREFIXES = ("plumage", "cub200", "dogs120", "folder:", "table:")
@@ -91,7 +90,7 @@ def count_items(source: Source) -> int | None:
             return count_rows(place)
         # A folder elsewhere is not listed twice.
         local = isinstance(place, Path) and place.is_dir()
-        return sum(1 for _ in _walk(Path(place))) if local else None
+        return sum(1 for _ in walk_images(Path(place))) if local else None
     return len(source) if isinstance(source, Sequence | LabelledImages) else None
 
 
@@ -135,7 +134,9 @@ def _labelled(images: LabelledImages) -> Iterator[Item]:
 def _folder(root: Path) -> Iterator[Item]:
     children = {child.name.casefold() for child in root.iterdir() if child.is_dir()}
     return _items(
-        ((file.relative_to(root).as_posix(), file) for file in _walk(root)), children, str(root)
+        ((file.relative_to(root).as_posix(), file) for file in walk_images(root)),
+        children,
+        str(root),
     )
 
 
@@ -153,25 +154,6 @@ def _items(files: Iterator[tuple[str, Origin]], children: set[str], root: str) -
     if empty:
         known = " ".join(sorted(IMAGE_EXTENSIONS))
         raise DataError(f"No images in {root!r} or below. Known types: {known}.")
-
-
-def _walk(root: Path) -> Iterator[Path]:
-    """Yield image files, a folder at a time, in natural order; hidden ones are left out."""
-    seen: set[tuple[int, int]] = set()
-    for parent, folders, files in os.walk(root, followlinks=True):
-        status = Path(parent).stat()
-        if (status.st_dev, status.st_ino) in seen:  # a link back to a folder above
-            folders.clear()
-            continue
-        seen.add((status.st_dev, status.st_ino))
-        # A gallery inside the folder that is indexed holds no images of its own.
-        folders[:] = sorted(
-            (f for f in folders if not f.startswith(HIDDEN) and not f.endswith(".lance")),
-            key=natural_key,
-        )
-        for name in sorted(files, key=natural_key):
-            if not name.startswith(".") and Path(name).suffix.lower() in IMAGE_EXTENSIONS:
-                yield Path(parent) / name
 
 
 def _table(place: Place) -> Iterator[Item]:

@@ -17,8 +17,8 @@ from typing import Any
 
 from PIL import Image
 
+from phpq.data.places import Place, is_uri, open_place, read_uri
 from phpq.errors import BadImageError
-from phpq.gallery.places import Place, is_uri, open_place, read_uri
 
 _BLOCK = 64  # images of a Parquet column that are held at once
 _BLOCKS = 4  # such blocks: threads read a little out of order

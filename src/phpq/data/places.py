@@ -11,11 +11,10 @@ from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
 from typing import IO, Any
 
-from phpq.data.folder import natural_key
+from phpq.data.folder import HIDDEN, natural_key
 from phpq.errors import ConfigError, DataError, PhpqError
 
 Place = Path | str  # a path, or a URI
-HIDDEN = (".", "__MACOSX")
 _URI = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+://")
 _ATTEMPTS = 3  # at a file elsewhere: networks fail for moments
 _PAUSE = 0.5  # seconds before the second attempt, twice that before the third
