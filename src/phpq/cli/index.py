@@ -15,7 +15,7 @@ from phpq.cli.output import messages, print_facts, print_json, progress_bars
 
 if TYPE_CHECKING:
     from phpq.gallery import AddReport, Gallery
-    from phpq.gallery.engine import Engine
+    from phpq.gallery.encoding import Engine
 
 
 def index(

@@ -17,7 +17,7 @@ from phpq.data.origins import Origin, RemoteFile, TableCell, origin_at, uri_of
 from phpq.data.places import Place, beside, folders_in, is_uri, suffix_of, walk_uri
 from phpq.data.table import FIXED, count_rows, is_table, table_rows
 from phpq.errors import DataError
-from phpq.gallery.records import column_name
+from phpq.gallery.records import Record, column_name
 
 Source = str | Path | Dataset | LabelledImages | Iterable[str | Path | Mapping[str, Any]]
 _PREFIXES = ("plumage", "cub200", "dogs120", "folder:", "table:")
@@ -25,19 +25,13 @@ _PREFIXES = ("plumage", "cub200", "dogs120", "folder:", "table:")
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Item:
-    """One image that is to be put into a gallery.
+    """One image that is to be put into a gallery."""
 
-    Attributes:
-        id: Its name in the gallery.
-        image: Where its bytes come from: a file, a URI, a cell, or memory.
-        label: Its class, if it has one.
-        metadata: With clean column names.
-    """
-
-    id: str
-    image: Origin
+    id: str  # its name in the gallery
+    image: Origin  # where its bytes come from: a file, a URI, a cell, or memory
     label: str | None = None
-    metadata: Mapping[str, Any] = field(default_factory=dict)
+    metadata: Mapping[str, Any] = field(default_factory=dict)  # with clean column names
+    stored: Record | None = None  # what the gallery holds under this id, once that was looked up
 
     @property
     def uri(self) -> str | None:
