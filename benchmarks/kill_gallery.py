@@ -136,7 +136,8 @@ def _bulk_add(store: GalleryStore, change: Change, committed: Callable[[int], No
         # The salt makes the content, and so its hash, another one each time.
         image = Image.new("RGB", (2, 2), (first, second, change.salt % 251))
         rows.append({"id": name, "image": image})
-    ingest.Ingest(store, live, FakeModel(), batch_size=4).run(rows, metadata={})
+    model: Any = FakeModel()
+    ingest.Ingest(store, live, model, batch_size=4).run(rows, metadata={})
 
 
 def read_state(folder: Path) -> State:

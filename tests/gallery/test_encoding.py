@@ -132,5 +132,6 @@ def test_a_stored_image_is_encoded_again_from_its_file(tmp_path: Path) -> None:
     assert again is not None
     assert again.code.tolist() == [0, 1, 2]
     assert again.embedding is not None
+    assert made.record.embedding is not None
     assert np.array_equal(again.embedding, made.record.embedding)
     assert others == [None, None, None]

@@ -94,7 +94,7 @@ class Watched:
         batch_size: int = 64,
         keep_embeddings: bool = False,
     ) -> Generator[list[Encoded], None, None]:
-        settings = {"batch_size": batch_size, "keep_embeddings": keep_embeddings}
+        settings: Any = {"batch_size": batch_size, "keep_embeddings": keep_embeddings}
         for batch in encode_items(items, model, **settings):
             self.encoded += len(batch)
             yield batch

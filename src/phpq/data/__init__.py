@@ -13,7 +13,7 @@ from phpq.data.decode import (
 from phpq.data.download import download
 from phpq.data.images import Dataset, ImageReader, LabelledImages, hold_out
 from phpq.data.sources import data_home, open_dataset
-from phpq.data.synthetic import MarkBox, mark_boxes, mark_mask, plumage, write_plumage
+from phpq.data.synthetic import mark_mask, plumage, write_plumage
 
 __all__ = [
     "Dataset",
@@ -21,7 +21,6 @@ __all__ = [
     "FileReader",
     "ImageReader",
     "LabelledImages",
-    "MarkBox",
     "SkippedImage",
     "data_home",
     "decode_all",
@@ -29,7 +28,6 @@ __all__ = [
     "decode_squares",
     "download",
     "hold_out",
-    "mark_boxes",
     "mark_mask",
     "open_dataset",
     "plumage",
