@@ -24,11 +24,7 @@ LAYOUT = "Put the images of each class in a folder of their own: FOLDER/<class>/
 
 
 def open_folder(root: Path, *, seed: int = 0) -> Dataset:
-    """Open a folder of class folders, with or without splits.
-
-    Args:
-        root: Its name becomes the name of the data set.
-        seed: Decides the split where the folder has none.
+    """Open a folder of class folders, with or without splits; the seed draws a missing split.
 
     Returns:
         A data set whose ids are paths relative to `root` and whose classes are in natural order.
@@ -121,8 +117,7 @@ def _list_images(root: Path, folder: Path) -> list[str]:
 
 def _labelled(name: str, root: Path, classes: dict[str, list[str]]) -> LabelledImages:
     ids = tuple(file for files in classes.values() for file in files)
-    sizes = [len(files) for files in classes.values()]
-    labels = np.repeat(np.arange(len(sizes), dtype=np.int64), sizes)
+    labels = np.repeat(np.arange(len(classes)), [len(files) for files in classes.values()])
     return LabelledImages(name, ids, labels, tuple(classes), FileReader(root, ids))
 
 
