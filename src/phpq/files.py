@@ -13,14 +13,16 @@ from typing import Any
 
 from phpq.errors import FormatError
 
+RUN_CONFIG = "config.json"  # the settings of a run or a saved model: a folder that has it is one
+
 
 @contextmanager
 def replacing(path: Path) -> Iterator[Path]:
     """Yield the name of a file to write; written without an error, it takes that of `path`.
 
     It lies in a folder of its own beside `path`: some libraries write a temporary file, with a name
-    of their own, beside the one that they are asked for. What a killed process leaves is that
-    folder, which `remove_temporaries` knows.
+    of their own, beside the one that they are asked for. A killed process leaves that folder, which
+    `remove_temporaries` removes.
     """
     with tempfile.TemporaryDirectory(
         dir=path.parent, prefix=f".{path.name}.", suffix=".tmp"
@@ -59,12 +61,7 @@ def write_json(path: Path, content: dict[str, Any]) -> None:
 
 
 def read_json(path: Path, *, remedy: str) -> dict[str, Any]:
-    """Read one JSON object.
-
-    Args:
-        path: The file.
-        remedy: What to do if it is damaged, for the message.
-    """
+    """Read one JSON object; the message about a damaged one ends with the remedy."""
     try:
         content = json.loads(path.read_text("utf-8"))
     except (OSError, ValueError) as error:

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from phpq.cli.output import print_facts, print_json, progress_bars, results
+from phpq.cli.output import is_run, print_facts, print_json, progress_bars, results
 from phpq.cli.settings import home
 
 if TYPE_CHECKING:
+    from rich.table import Table
+
     from phpq.gallery.advice import CodeAdvice
 
 
@@ -30,12 +34,11 @@ def advise(
     MAP, distinct codes and search time are measured; the rest is computed. Without runs nothing can
     be measured, and only the sizes are shown.
     """
-    from phpq.config import CONFIG_FILE
     from phpq.gallery.advice import COMMON_BITS, advise_run, find_runs
+    from phpq.index.layout import most_bytes
 
     folders = list(runs or ())
-    is_run = (Path(source) / CONFIG_FILE).is_file()
-    if is_run:
+    if is_run(Path(source)):
         folders.insert(0, Path(source))
     else:
         from phpq.data import open_dataset
@@ -48,31 +51,33 @@ def advise(
             progress("measuring", number, len(found))
             advice.append(advise_run(run, size))
     advice.sort(key=lambda row: (row.bits, -row.map_percent))
+    lengths = [
+        {
+            "bits": bits,
+            "bytes": bits // 8 * size,
+            "memory_at_most": most_bytes(size, num_codebooks=bits // 8),
+        }
+        for bits in COMMON_BITS
+    ]
     if as_json:
-        lengths = [
-            {"bits": bits, "bytes": bits // 8 * size, "memory_at_most": _most_memory(bits, size)}
-            for bits in COMMON_BITS
-        ]
-        rows = [row.to_dict() for row in advice]
+        rows = [asdict(row) for row in advice]
         print_json({"source": source, "size": size, "runs": rows, "code_bytes": lengths})
     elif advice:
         _print_measured(advice, size)
     else:
-        _print_sizes(source, size)
+        _print_sizes(source, lengths, size)
 
 
 def _print_measured(advice: list[CodeAdvice], size: int) -> None:
-    from rich.table import Table
     from rich.text import Text
 
     from phpq.cli.gallery import readable_bytes
 
-    table = Table(title=f"a gallery of {size:,} images", title_justify="left")
+    names = ("bits", "bytes", "in memory", "MAP", "distinct", "ties", "ms/query")
+    table = _table(f"a gallery of {size:,} images", names)
     table.add_column("run", overflow="fold")
-    for name in ("bits", "bytes", "in memory", "MAP", "distinct", "ties", "ms/query"):
-        table.add_column(name, justify="right")
     for row in advice:
-        numbers = (
+        table.add_row(
             f"{row.bits}",
             f"{row.bytes_per_image}",
             readable_bytes(row.memory_bytes),
@@ -80,12 +85,12 @@ def _print_measured(advice: list[CodeAdvice], size: int) -> None:
             f"{row.expected_distinct:,}",
             f"{row.images_per_code:,.{0 if row.images_per_code > 99 else 1}f}",
             f"{row.search_ms:.3g}",
+            Text(row.run),
         )
-        table.add_row(Text(row.run), *numbers)
     results().print(table)
     timed = max(row.timed_rows for row in advice)
     scaled = "" if timed >= size else f", scaled from {timed:,} rows"
-    images = sorted({row.images for row in advice})
+    images = " or ".join(f"{count:,}" for count in sorted({row.images for row in advice}))
     print_facts(
         (
             ("bytes", "computed: of one code"),
@@ -93,7 +98,7 @@ def _print_measured(advice: list[CodeAdvice], size: int) -> None:
             (
                 "distinct",
                 "computed: codes that differ, extrapolated from the evaluated gallery "
-                f"({' or '.join(f'{count:,}' for count in images)} images; Chao1, a lower bound)",
+                f"({images} images; Chao1, a lower bound)",
             ),
             ("ties", "computed: images that share a code, on average"),
             ("in memory", f"measured: codes and index{scaled}"),
@@ -106,33 +111,24 @@ def _print_measured(advice: list[CodeAdvice], size: int) -> None:
     )
 
 
-def _most_memory(bits: int, size: int) -> int:
-    """Return the bytes of codes and index, however the codes repeat."""
-    from phpq.index.layout import most_bytes
+def _print_sizes(source: str, lengths: list[dict[str, int]], size: int) -> None:
+    from phpq.cli.gallery import readable_bytes
 
-    return most_bytes(size, num_codebooks=bits // 8)
+    names = ("bits", "bytes/image", "codes", "in memory at most", "possible codes")
+    table = _table(f"codes of {size:,} images (computed)", names)
+    for row in lengths:
+        bits = row["bits"]
+        memory = [readable_bytes(row["bytes"]), readable_bytes(row["memory_at_most"])]
+        table.add_row(f"{bits}", f"{bits // 8}", *memory, f"2^{bits}")
+    results().print(table)
+    again = f"phpq train {source} --bits 32; phpq evaluate RUN; and again with --runs RUN"
+    print_facts((("measured", "nothing: no evaluated run was given"), ("next", again)))
 
 
-def _print_sizes(source: str, size: int) -> None:
+def _table(title: str, names: Sequence[str]) -> Table:
     from rich.table import Table
 
-    from phpq.cli.gallery import readable_bytes
-    from phpq.gallery.advice import COMMON_BITS
-
-    table = Table(title=f"codes of {size:,} images (computed)", title_justify="left")
-    for name in ("bits", "bytes/image", "codes", "in memory at most", "possible codes"):
+    table = Table(title=title, title_justify="left")
+    for name in names:
         table.add_column(name, justify="right")
-    for bits in COMMON_BITS:
-        total = readable_bytes(bits // 8 * size)
-        most = readable_bytes(_most_memory(bits, size))
-        table.add_row(f"{bits}", f"{bits // 8}", total, most, f"2^{bits}")
-    results().print(table)
-    print_facts(
-        (
-            ("measured", "nothing: no evaluated run was given"),
-            (
-                "next",
-                f"phpq train {source} --bits 32; phpq evaluate RUN; and again with --runs RUN",
-            ),
-        )
-    )
+    return table

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from phpq.cli.output import messages, print_facts, print_json, progress_bars
+from phpq.cli.output import is_gallery, messages, print_facts, print_json, progress_bars
 
 if TYPE_CHECKING:
     from phpq.gallery import AddReport, Gallery
@@ -100,7 +100,7 @@ def _open(
     from phpq.gallery.sources import first_item
 
     first_item(source)  # a source that is not there leaves no empty gallery behind
-    if (folder / "manifest.json").is_file() or (folder / "images.lance").is_dir():
+    if is_gallery(folder):
         opened = Gallery.open(folder, device=device)
         if keep_embeddings and not opened.info()["embeddings"]:
             raise ConfigError(
@@ -134,14 +134,14 @@ def _warn(report: AddReport) -> None:
 def _print(gallery: Gallery, report: AddReport, deleted: int, seconds: float) -> None:
     from phpq.cli.gallery import readable_bytes
 
-    changes = {
-        "added": report.added,
-        "replaced": report.replaced,
-        "unchanged": report.unchanged,
-        "left out": len(report.skipped),
-        "deleted": deleted,
-    }
-    shown = [f"{count:,} {name}" for name, count in changes.items() if count]
+    changes = (
+        (report.added, "added"),
+        (report.replaced, "replaced"),
+        (report.unchanged, "unchanged"),
+        (len(report.skipped), "left out"),
+        (deleted, "deleted"),
+    )
+    shown = [f"{count:,} {name}" for count, name in changes if count]
     info = gallery.info()
     folder = shlex.quote(str(gallery.path))
     rows = [

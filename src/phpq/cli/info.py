@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from phpq.cli.output import is_gallery, print_facts, print_json, progress_bars, results
+from phpq.cli.output import is_gallery, is_run, print_facts, print_json, progress_bars, results
 from phpq.cli.settings import config_table, home
 
 
@@ -38,7 +38,7 @@ def info(
     if what is None:
         content = describe.describe_machine(home=home())
         rows = _machine_rows(content)
-    elif (Path(what) / CONFIG_FILE).is_file():
+    elif is_run(Path(what)):
         content = describe.describe_run(Path(what))
         rows = _run_rows(content)
     else:
@@ -82,13 +82,8 @@ def _run_rows(content: dict[str, Any]) -> list[tuple[str, str]]:
         text = f"{last['map']:.2f} last (epoch {last['epoch']}), "
         rows.append(("MAP", text + f"{best['map']:.2f} best (epoch {best['epoch']})"))
     if health["distinct_codes"] is not None:
-        rows.append(
-            (
-                "codes",
-                f"{health['distinct_codes']:,} distinct, {health['dead_codewords']:,} dead "
-                f"codewords, {health['entropy_bits']:.2f} bits of entropy a codebook",
-            )
-        )
+        text = f"{health['distinct_codes']:,} distinct, {health['dead_codewords']:,} dead codewords"
+        rows.append(("codes", f"{text}, {health['entropy_bits']:.2f} bits of entropy per codebook"))
     if content["evaluation"]:
         rows.append(("evaluation", content["evaluation"]["folder"]))
     return rows
@@ -106,9 +101,5 @@ def _dataset_rows(content: dict[str, Any]) -> list[tuple[str, str]]:
     ]
     if content["classes_without_test_image"]:
         rows.append(("untested", f"{content['classes_without_test_image']:,} classes"))
-    if bad is None:
-        rows.append(("bad images", "not looked for; add --check-images"))
-    else:
-        rows.append(("bad images", f"{len(bad):,}"))
-        rows += [("", image["reason"]) for image in bad]
-    return rows
+    count = "not looked for; add --check-images" if bad is None else f"{len(bad):,}"
+    return [*rows, ("bad images", count), *(("", image["reason"]) for image in bad or ())]

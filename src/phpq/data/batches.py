@@ -41,14 +41,7 @@ def steps_per_epoch(num_images: int, batch_size: int) -> int:
 def plan_epoch(
     labels: NDArray[np.int64], epoch: int, *, data: DataConfig, training: TrainingConfig
 ) -> EpochPlan:
-    """Draw the batches and augmentations of one epoch.
-
-    Args:
-        labels: (N,) of the training images.
-        epoch: From 0.
-        data: Augmentation.
-        training: Batch size, sampler and seed.
-    """
+    """Draw the batches and augmentations of one epoch, for images of (N,) labels."""
     generator = np.random.default_rng([training.seed, epoch])
     steps = steps_per_epoch(len(labels), training.batch_size)
     shape = (steps, training.batch_size)
@@ -114,7 +107,7 @@ class StreamedPixels:
         self.device = device
         self.planned = _PlannedBatches()
         workers = workers or (os.cpu_count() or 1)
-        # The workers outlive an epoch: starting them anew each time would cost seconds.
+        # The workers outlive an epoch: starting them takes long.
         self.loader: DataLoader[Tensor] = DataLoader(
             _SquareDataset(images, config),
             batch_sampler=self.planned,

@@ -85,15 +85,9 @@ def read_image(
 def to_square(
     image: Image.Image, size: int, fit: Literal["squash", "crop"] = "crop"
 ) -> NDArray[np.uint8]:
-    """Resize to a square with antialiasing.
+    """Resize an RGB image to a square with antialiasing: (3, size, size) uint8, C-contiguous.
 
-    Args:
-        image: Mode RGB, any size.
-        size: Side of the square in pixels.
-        fit: "squash" ignores the aspect ratio; "crop" keeps the square at the centre.
-
-    Returns:
-        (3, size, size) uint8, C-contiguous.
+    `fit` "squash" ignores the aspect ratio; "crop" keeps the square at the centre.
     """
     width, height = image.size
     side = min(width, height)
@@ -113,11 +107,11 @@ def decode_square(
 
     Args:
         source: A file, the bytes of one, or an opened image.
-        config: Gives the size, the fit and the pixel limit.
+        config: Gives the size S, the fit and the pixel limit.
         name: What an error calls it.
 
     Returns:
-        (3, store_size, store_size) uint8.
+        (3, S, S) uint8.
     """
     if isinstance(source, Image.Image):
         image = _to_rgb(source)
@@ -209,11 +203,7 @@ def decode_readable(
     workers: int = 0,
     progress: Callable[[int, int], None] | None = None,
 ) -> StoredPixels:
-    """Decode a set in memory, as `decode_all` does, and judge nothing: it may be a part of a set.
-
-    Returns:
-        The pixels of the readable images in order, and why the others are not among them.
-    """
+    """Decode a set in memory, as `decode_all`, and judge nothing: it may be a part of a set."""
     pixels = np.empty((len(images), 3, config.store_size, config.store_size), dtype=np.uint8)
     reasons = _fill(pixels, images, config, workers, progress)
     return StoredPixels(pixels[: len(images) - len(reasons)], reasons)
@@ -222,14 +212,16 @@ def decode_readable(
 def accept_readable(
     images: LabelledImages, stored: StoredPixels, config: DataConfig
 ) -> DecodedImages:
-    """Leave out the images of a whole set that could not be read, or refuse the set.
-
-    Raises:
-        DataError: As `decode_all`.
-    """
+    """Leave out the images of a whole set that could not be read, or refuse it as `decode_all`."""
     skipped = tuple(SkippedImage(images.ids[i], why) for i, why in sorted(stored.reasons.items()))
     if skipped and config.on_bad_image == "refuse":
-        raise DataError(_refusal(images, skipped))
+        shown = "\n".join(f"  {image.reason}" for image in skipped[:10])
+        more = f"\n  ... and {len(skipped) - 10} more" if len(skipped) > 10 else ""
+        raise DataError(
+            f"{len(skipped)} of {len(images)} images of {images.name!r} cannot be read:\n"
+            f"{shown}{more}\n"
+            "Repair or remove them, or set data.on_bad_image=skip to leave them out."
+        )
     kept = [i for i in range(len(images)) if i not in stored.reasons]
     readable = images.subset(kept) if skipped else images
     emptied = np.flatnonzero((images.class_sizes() > 0) & (readable.class_sizes() == 0))
@@ -262,15 +254,6 @@ def _fill(
     return reasons
 
 
-def _refusal(images: LabelledImages, skipped: tuple[SkippedImage, ...]) -> str:
-    shown = "\n".join(f"  {image.reason}" for image in skipped[:10])
-    more = f"\n  ... and {len(skipped) - 10} more" if len(skipped) > 10 else ""
-    return (
-        f"{len(skipped)} of {len(images)} images of {images.name!r} cannot be read:\n"
-        f"{shown}{more}\nRepair or remove them, or set data.on_bad_image=skip to leave them out."
-    )
-
-
 def _decode(stream: BinaryIO, name: str, max_pixels: int, draft: int) -> Image.Image:
     try:
         with _unlimited_pillow():
@@ -278,7 +261,7 @@ def _decode(stream: BinaryIO, name: str, max_pixels: int, draft: int) -> Image.I
     except UnidentifiedImageError as error:
         raise _bad(name, _unknown_kind(stream)) from error
     except Exception as error:  # a damaged header can raise almost anything inside Pillow
-        raise _bad(name, _reason(error)) from error
+        raise _damaged(name, error) from error
     width, height = image.size
     if width * height > max_pixels:
         raise _bad(
@@ -294,7 +277,7 @@ def _decode(stream: BinaryIO, name: str, max_pixels: int, draft: int) -> Image.I
         image.load()
         return _to_rgb(_upright(image))
     except Exception as error:  # as above, for damaged pixels
-        raise _bad(name, _reason(error)) from error
+        raise _damaged(name, error) from error
 
 
 def _unknown_kind(stream: BinaryIO) -> str:
@@ -371,9 +354,9 @@ def _eight_bits(values: NDArray[np.generic]) -> NDArray[np.uint8]:
     return np.rint(scaled).clip(0, 255).astype(np.uint8)
 
 
-def _reason(error: Exception) -> str:
+def _damaged(name: str, error: Exception) -> BadImageError:
     text = str(error).strip().rstrip(".")
-    return f"it is damaged ({text or type(error).__name__})"
+    return _bad(name, f"it is damaged ({text or type(error).__name__})")
 
 
 def _bad(name: str, reason: str) -> BadImageError:

@@ -72,15 +72,12 @@ CATALOGUE: dict[str, tuple[Archive, ...]] = {
 
 
 def download(name: str, folder: Path, *, progress: Progress | None = None) -> Path:
-    """Fetch and unpack a benchmark, unless it is there already.
+    """Fetch and unpack a benchmark into `folder/name`, unless it is there already.
 
     Args:
         name: "cub200" or "dogs120".
         folder: Where downloads are kept (`data_home()`); made if need be.
         progress: Called with (file name, bytes done, bytes in all).
-
-    Returns:
-        `folder/name`, ready for `open_dataset`.
 
     Raises:
         DownloadError: If the address cannot be reached or the file is not what it should be. The
@@ -113,7 +110,8 @@ def _fetch(archive: Archive, folder: Path, progress: Progress | None) -> Path:
         part = folder / f"{archive.file}.part"
         _transfer(archive, part, progress)
         part.replace(file)
-    seen = _checksum(file, archive.algorithm)
+    with file.open("rb") as stream:
+        seen = hashlib.file_digest(stream, archive.algorithm).hexdigest()
     if seen != archive.checksum:
         size = file.stat().st_size
         file.unlink()
@@ -196,14 +194,7 @@ def _size(file: Path) -> int:
     return file.stat().st_size if file.exists() else 0
 
 
-def _checksum(file: Path, algorithm: str) -> str:
-    with file.open("rb") as stream:
-        return hashlib.file_digest(stream, algorithm).hexdigest()
-
-
 def _unpack(files: list[Path], archives: tuple[Archive, ...], target: Path) -> None:
-    if not hasattr(tarfile, "data_filter"):
-        raise DownloadError("Unpacking safely needs Python 3.11.4 or later; please update Python.")
     room = target.with_name(f".{target.name}.{os.getpid()}.tmp")
     shutil.rmtree(room, ignore_errors=True)
     try:

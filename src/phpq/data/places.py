@@ -51,11 +51,7 @@ def exists(place: str) -> bool:
 
 
 def open_place(place: Place) -> IO[bytes]:
-    """Open a file for reading.
-
-    Raises:
-        DataError: If it cannot be opened.
-    """
+    """Open a file for reading; a `DataError` names one that cannot be opened."""
     try:
         if isinstance(place, Path):
             return place.open("rb")
@@ -69,7 +65,7 @@ def open_place(place: Place) -> IO[bytes]:
 
 
 def read_uri(uri: str) -> bytes:
-    """Return the content of a file elsewhere; a failure that may pass is met with patience.
+    """Return the content of a file elsewhere; what may be a passing failure is tried again.
 
     Raises:
         OSError: If it cannot be read.
@@ -90,14 +86,11 @@ def read_uri(uri: str) -> bytes:
 
 
 def walk_uri(root: str, extensions: frozenset[str]) -> Iterator[tuple[str, str]]:
-    """Yield files elsewhere, a folder at a time, in natural order; hidden ones are left out.
+    """Yield files of a folder elsewhere as `walk_images` does: path relative to it, and URI.
 
     Args:
         root: The URI of a folder.
         extensions: Of the files that are wanted, in lower case.
-
-    Yields:
-        The path relative to the folder, and the URI.
     """
     files, top = filesystem(root)
     top = top.rstrip("/")
