@@ -7,9 +7,10 @@ each a list of ids and labels with a reader that opens one image at a time.
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Protocol, runtime_checkable
+from typing import Protocol
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -20,33 +21,14 @@ from phpq.errors import DataError
 
 
 class ImageReader(Protocol):
-    """Opens the images of a set by position; picklable, since worker processes hold a copy."""
+    """Opens images by position; picklable, since worker processes hold a copy.
+
+    One that reads files also has `path(index) -> Path`.
+    """
 
     def read(self, index: int) -> Image.Image:
-        """Return image `index` in mode RGB.
-
-        Raises:
-            BadImageError: If it cannot be read; the message names it.
-        """
+        """Return image `index` in mode RGB; a `BadImageError` names one that cannot be read."""
         ...
-
-
-@runtime_checkable
-class _FileBacked(Protocol):
-    def path(self, index: int) -> Path | None: ...
-
-
-@dataclass(frozen=True, slots=True)
-class _SubsetReader:
-    reader: ImageReader
-    indices: NDArray[np.int64]  # (n,) positions in `reader`
-
-    def read(self, index: int) -> Image.Image:
-        return self.reader.read(int(self.indices[index]))
-
-    def path(self, index: int) -> Path | None:
-        inner = self.reader
-        return inner.path(int(self.indices[index])) if isinstance(inner, _FileBacked) else None
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -61,6 +43,7 @@ class LabelledImages:
     labels: NDArray[np.int64]  # (N,) positions in `class_names`; read-only
     class_names: tuple[str, ...]
     reader: ImageReader
+    places: NDArray[np.int64] | None = None  # (N,) positions in `reader`; None: the first N
 
     def __post_init__(self) -> None:
         labels = np.array(self.labels, dtype=np.int64)
@@ -90,18 +73,16 @@ class LabelledImages:
 
     def read(self, index: int) -> Image.Image:
         """Return image `index` in mode RGB; a `BadImageError` names the image."""
-        return self.reader.read(index)
+        return self.reader.read(self.place(index))
 
     def path(self, index: int) -> Path | None:
         """Return the file of image `index`, or None if it does not come from a file."""
-        return self.reader.path(index) if isinstance(self.reader, _FileBacked) else None
+        find: Callable[[int], Path] | None = getattr(self.reader, "path", None)
+        return find(self.place(index)) if find else None
 
-    def source(self, index: int) -> tuple[ImageReader, int]:
-        """Return the reader that makes image `index`, below any selection, and its place there."""
-        reader = self.reader
-        if isinstance(reader, _SubsetReader):
-            return reader.reader, int(reader.indices[index])
-        return reader, index
+    def place(self, index: int) -> int:
+        """Return the position of image `index` in the reader."""
+        return index if self.places is None else int(self.places[index])
 
     def subset(self, indices: ArrayLike) -> LabelledImages:
         """Select images.
@@ -113,12 +94,9 @@ class LabelledImages:
         if wanted.dtype == np.bool_:
             wanted = np.flatnonzero(wanted)
         wanted = wanted.astype(np.int64).reshape(-1)
-        reader, places = self.reader, wanted
-        if isinstance(reader, _SubsetReader):  # a subset of a subset stays one step deep
-            reader, places = reader.reader, reader.indices[wanted]
         ids = tuple(self.ids[i] for i in wanted)
-        inner = _SubsetReader(reader, places)
-        return replace(self, ids=ids, labels=self.labels[wanted], reader=inner)
+        places = wanted if self.places is None else self.places[wanted]
+        return replace(self, ids=ids, labels=self.labels[wanted], places=places)
 
     def class_sizes(self) -> NDArray[np.int64]:
         """Return (C,) int64, the images of each class."""

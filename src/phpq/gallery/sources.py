@@ -46,9 +46,10 @@ def read_items(source: Source, *, home: Path | None = None) -> Iterator[Item]:
         source: A folder (ids are paths relative to it, labels the names of its sub-folders); a
             .csv, .tsv or .parquet file or a .lance dataset with a column `path` (or `uri`), or with
             `image` (the bytes of image files; not in text tables), and optionally `id` and `label`,
-            all others are metadata; a .txt file with a path or a URI a line; one image file; all of
-            these also by URI, as in s3://bucket/birds/; what `open_dataset` takes by name; a data
-            set; paths and URIs; or mappings with `path` or `image`, `id`, `label` and metadata.
+            all others are metadata; a .txt file with one path or URI per line; one image file; all
+            of these also by URI, as in s3://bucket/birds/; what `open_dataset` takes by name; a
+            data set; paths and URIs; or mappings with `path` or `image`, `id`, `label` and
+            metadata.
         home: Where downloads are kept.
 
     Raises:
@@ -89,11 +90,10 @@ def count_items(source: Source) -> int | None:
 
 
 def _named(source: str | Path, home: Path | None) -> Iterator[Item]:
+    path = Path(source).expanduser()
     if isinstance(source, str) and is_uri(source):
         yield from _elsewhere(source)
-        return
-    path = Path(source).expanduser()
-    if isinstance(source, str) and source.startswith(_PREFIXES) and not path.exists():
+    elif isinstance(source, str) and source.startswith(_PREFIXES) and not path.exists():
         yield from read_items(open_dataset(source, home=home))
     elif not path.exists():
         raise DataError(
@@ -104,7 +104,9 @@ def _named(source: str | Path, home: Path | None) -> Iterator[Item]:
     elif is_table(path):
         yield from _table(path)
     elif path.is_dir():
-        yield from _folder(path)
+        children = {child.name.casefold() for child in path.iterdir() if child.is_dir()}
+        files = ((file.relative_to(path).as_posix(), file) for file in walk_images(path))
+        yield from _items(files, children, str(path))
     else:
         yield Item(Path(source).as_posix(), path)
 
@@ -123,15 +125,6 @@ def _labelled(images: LabelledImages) -> Iterator[Item]:
     for row, name in enumerate(images.ids):
         label = images.class_names[int(images.labels[row])]
         yield Item(name, images.path(row) or images.read(row), label)
-
-
-def _folder(root: Path) -> Iterator[Item]:
-    children = {child.name.casefold() for child in root.iterdir() if child.is_dir()}
-    return _items(
-        ((file.relative_to(root).as_posix(), file) for file in walk_images(root)),
-        children,
-        str(root),
-    )
 
 
 def _items(files: Iterator[tuple[str, Origin]], children: set[str], root: str) -> Iterator[Item]:

@@ -222,8 +222,7 @@ def perform(head: dict[str, Any], content: bytes) -> tuple[dict[str, Any], bytes
     """Decode one image.
 
     Args:
-        head: "job" is "square", "pixels", "thumbnail" or "check"; "name" is for errors;
-            "max_pixels"; for a square "store_size" and "fit", for pixels and thumbnails "size".
+        head: What a method of `DecodePool` sends.
         content: The bytes of the file.
 
     Returns:

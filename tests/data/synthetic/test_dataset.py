@@ -52,10 +52,10 @@ def test_masks_follow_the_marks() -> None:
     mask = mark_mask(images, 0)
     assert mask.shape == (64, 64)
     assert 0.02 < mask.mean() < 0.4
-    reader, position = images.source(0)
+    reader = images.reader
     assert isinstance(reader, PlumageReader)
     inside = np.zeros_like(mask)
-    for site in reader.picture(position).sites:
+    for site in reader.picture(images.place(0)).sites:
         for shape in site.shapes:
             left, top = np.floor(np.min(shape, axis=0)).astype(int).clip(0)
             right, bottom = np.ceil(np.max(shape, axis=0)).astype(int) + 1

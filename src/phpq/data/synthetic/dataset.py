@@ -119,12 +119,12 @@ def mark_mask(images: LabelledImages, index: int) -> NDArray[np.bool_]:
     Returns:
         (size, size) bool, true where a mark may be.
     """
-    reader, position = images.source(index)
+    reader = images.reader
     if not isinstance(reader, PlumageReader):
         raise DataError(f"{images.name!r} is not plumage: only drawn birds have known marks.")
     mask = Image.new("1", (reader.size, reader.size))
     draw = ImageDraw.Draw(mask)
-    for site in reader.picture(position).sites:
+    for site in reader.picture(images.place(index)).sites:
         for shape in site.shapes:
             draw.polygon(list(shape), fill=1)
     return np.asarray(mask, dtype=np.bool_)
