@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import shlex
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -81,15 +80,14 @@ def index(
         _print(opened, report, deleted, time.monotonic() - start)
 
 
-@contextmanager
-def _engine(folder: Path, address: str | None, device: str) -> Iterator[Engine | None]:
+def _engine(
+    folder: Path, address: str | None, device: str
+) -> AbstractContextManager[Engine | None]:
     if address is None:
-        yield None
-        return
+        return nullcontext()
     from phpq.cluster.encoding import ray_engine
 
-    with ray_engine(folder, address, device=device) as engine:
-        yield engine
+    return ray_engine(folder, address, device=device)
 
 
 def _open(

@@ -23,7 +23,7 @@ _ADDRESS = re.compile(r"(auto|local|ray://\S+|[\w.-]+:\d+|\[[0-9a-fA-F:]+\]:\d+)
 
 
 def is_address(text: str) -> bool:
-    """Say whether a text names a Ray cluster: auto, local, HOST:PORT or ray://HOST:PORT."""
+    """Return whether a text names a Ray cluster: auto, local, HOST:PORT or ray://HOST:PORT."""
     return _ADDRESS.fullmatch(text) is not None
 
 

@@ -68,7 +68,7 @@ Origin = Path | RemoteFile | TableCell | bytes | Image.Image
 
 def origin_at(place: Path | str) -> Path | RemoteFile:
     """Return the origin of a path or a URI."""
-    return RemoteFile(str(place)) if is_uri(place) else Path(place)
+    return RemoteFile(str(place)) if is_uri(place) else Path(place).expanduser()
 
 
 def uri_of(origin: Origin) -> str | None:

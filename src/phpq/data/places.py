@@ -21,7 +21,7 @@ _PAUSE = 0.5  # seconds before the second attempt, twice that before the third
 
 
 def is_uri(text: object) -> bool:
-    """Say whether a text names a file elsewhere, as in s3://bucket/birds/1.jpg."""
+    """Return whether a text names a file elsewhere, as in s3://bucket/birds/1.jpg."""
     return isinstance(text, str) and _URI.match(text) is not None
 
 
@@ -40,7 +40,7 @@ def beside(place: Place, name: str) -> Place:
 
 
 def exists(place: str) -> bool:
-    """Say whether there is a file; False where that cannot be known."""
+    """Return whether there is a file; False where that cannot be known."""
     if not is_uri(place):
         return Path(place).is_file()
     try:
@@ -93,39 +93,28 @@ def walk_uri(root: str, extensions: frozenset[str]) -> Iterator[tuple[str, str]]
         extensions: Of the files that are wanted, in lower case.
     """
     files, top = filesystem(root)
-    top = top.rstrip("/")
-    waiting = [top]
-    while waiting:
-        folder = waiting.pop()
-        entries = [
-            (name, kind)
-            for name, kind in _listed(files, folder, root)
-            if not PurePosixPath(name).name.startswith(HIDDEN)
-        ]
-        for name, kind in entries:
-            if kind == "file" and suffix_of(name) in extensions:
-                yield name[len(top) :].lstrip("/"), files.unstrip_protocol(name)
-        folders = [name for name, kind in entries if kind == "directory"]
-        waiting += [name for name in reversed(folders) if not name.endswith(".lance")]
-
-
-def _listed(files: Any, folder: str, root: str) -> list[tuple[str, str]]:
-    """Return paths and types of what is in a folder, in natural order."""
-    try:
-        entries = files.ls(folder or "/", detail=True)
-    except Exception as error:
-        raise DataError(f"The folder {root!r} cannot be listed: {_why(error)}.") from error
-    found = [(entry["name"].rstrip("/"), str(entry["type"])) for entry in entries]
-    # Object stores list a marker of the folder itself.
-    inside = [(name, kind) for name, kind in found if name.strip("/") != folder.strip("/")]
-    return sorted(inside, key=lambda entry: natural_key(PurePosixPath(entry[0]).name))
+    for parent, folders, names in _walked(files, top, root):
+        kept = (f for f in folders if not f.startswith(HIDDEN) and not f.endswith(".lance"))
+        folders[:] = sorted(kept, key=natural_key)
+        for name in sorted(names, key=natural_key):
+            if not name.startswith(HIDDEN) and suffix_of(name) in extensions:
+                path = f"{parent.rstrip('/')}/{name}"
+                yield path[len(top.rstrip("/")) :].lstrip("/"), files.unstrip_protocol(path)
 
 
 def folders_in(root: str) -> set[str]:
     """Return the names of the folders in a folder elsewhere, in lower case."""
     files, top = filesystem(root)
-    entries = _listed(files, top.rstrip("/"), root)
-    return {PurePosixPath(name).name.casefold() for name, kind in entries if kind == "directory"}
+    _, folders, _ = next(_walked(files, top, root))
+    return {name.casefold() for name in folders}
+
+
+def _walked(files: Any, top: str, root: str) -> Iterator[tuple[str, list[str], list[str]]]:
+    """Walk as `os.walk` does: folders that are taken out of the list are not entered."""
+    try:
+        yield from files.walk(top.rstrip("/") or "/", on_error="raise")
+    except Exception as error:
+        raise DataError(f"The folder {root!r} cannot be listed: {_why(error)}.") from error
 
 
 def filesystem(uri: str) -> tuple[Any, str]:

@@ -73,7 +73,7 @@ def open_table(path: Path, *, seed: int = 0) -> Dataset:
 
 
 def is_table(place: Place) -> bool:
-    """Say whether a place is a table by its name, or a Lance dataset."""
+    """Return whether a place is a table by its name, or a Lance dataset."""
     suffix = suffix_of(place)
     if isinstance(place, Path) and place.is_dir():
         return suffix == ".lance" and (place / "_versions").is_dir()

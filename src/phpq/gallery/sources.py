@@ -163,7 +163,7 @@ def _table(place: Place) -> Iterator[Item]:
 def _entry(entry: str | Path | Mapping[str, Any]) -> Item:
     """Make an item of a path, a URI or a mapping."""
     if isinstance(entry, str | Path):
-        return Item(_posix(entry), _expanded(entry))
+        return Item(_posix(entry), origin_at(entry))
     if not isinstance(entry, Mapping):
         raise DataError(
             f"{entry!r} is not an image to add. Give paths, or mappings with the keys path (or "
@@ -173,7 +173,7 @@ def _entry(entry: str | Path | Mapping[str, Any]) -> Item:
     fixed = {name.lower(): values.pop(name) for name in list(values) if name.lower() in FIXED}
     image, named = fixed.get("image"), fixed.get("path") or fixed.get("uri")
     if image is None and named:
-        image = _expanded(named)
+        image = origin_at(str(named))
     name = fixed.get("id") or named
     if not isinstance(image, Origin) or not name:
         raise DataError(
@@ -183,11 +183,6 @@ def _entry(entry: str | Path | Mapping[str, Any]) -> Item:
     label = fixed.get("label")
     metadata = {column_name(key): value for key, value in values.items()}
     return Item(_posix(name), image, None if label in (None, "") else str(label), metadata)
-
-
-def _expanded(named: object) -> Path | RemoteFile:
-    text = str(named)
-    return RemoteFile(text) if is_uri(text) else Path(text).expanduser()
 
 
 def _posix(name: object) -> str:
