@@ -46,14 +46,16 @@ def test_order_and_codes_do_not_depend_on_threads() -> None:
 def test_bad_files_are_named_and_the_rest_goes_on(tmp_path: Path) -> None:
     good = write_image(tmp_path / "good.png", (10, 70, 140))
     (tmp_path / "bad.jpg").write_bytes(b"no image")
-    names = ["good.png", "bad.jpg", "none.png"]
+    Image.new("RGB", (9, 9)).save(tmp_path / "postscript.jpg", "EPS")
+    names = ["good.png", "bad.jpg", "none.png", "postscript.jpg"]
     done = encode([Item(name, tmp_path / name) for name in names], keep_embeddings=True)
     assert done[0].record is not None
     assert done[0].record.sha256 == content_hash(good)[0]
     assert done[0].record.code.tolist() == [0, 1, 2]
     assert done[0].record.embedding is not None
     assert done[0].record.embedding.dtype == np.float16
-    for encoded, reason in zip(done[1:], ("not an image", "No such file"), strict=True):
+    reasons = ("not an image", "No such file", "looks like EPS. Opened are JPEG")
+    for encoded, reason in zip(done[1:], reasons, strict=True):
         assert encoded.record is None
         assert encoded.reason is not None
         assert reason in encoded.reason
