@@ -13,8 +13,6 @@ from typing import Any
 
 from phpq.errors import FormatError
 
-RUN_CONFIG = "config.json"  # the settings of a run or a saved model: a folder that has it is one
-
 
 @contextmanager
 def replacing(path: Path) -> Iterator[Path]:

@@ -27,7 +27,7 @@ def info(
 ) -> None:
     """Show versions and devices, or how a run went, or what a data set holds."""
     from phpq import describe
-    from phpq.config import CONFIG_FILE, parse
+    from phpq.config import parse
     from phpq.data import open_dataset
 
     if what is not None and is_gallery(Path(what)):

@@ -22,9 +22,9 @@ def is_gallery(folder: Path) -> bool:
 
 def is_run(folder: Path) -> bool:
     """Tell a run, or a saved model, from a data set."""
-    from phpq.files import RUN_CONFIG
+    from phpq.config import CONFIG_FILE
 
-    return (folder / RUN_CONFIG).is_file()
+    return (folder / CONFIG_FILE).is_file()
 
 
 def results() -> Console:

@@ -18,7 +18,7 @@ from phpq.config import CONFIG_FILE
 from phpq.errors import ConfigError, DataError
 from phpq.evaluation.run import FOLDER, METRICS
 from phpq.evaluation.snapshot import read_snapshot
-from phpq.files import RUN_CONFIG, read_json
+from phpq.files import read_json
 from phpq.index import CodeIndex
 
 TIMED_ROWS = 2_000_000  # more are not made up for a measurement

@@ -17,7 +17,7 @@ from torch import Tensor
 from phpq._version import __version__
 from phpq.config import CONFIG_FILE, RunConfig, parse, to_dict
 from phpq.errors import ConfigError, FormatError, NotTrainedError
-from phpq.files import RUN_CONFIG, write_text
+from phpq.files import write_text
 from phpq.model.method import Method, build_method
 from phpq.model.weights import read_safetensors, write_safetensors
 

@@ -22,7 +22,6 @@ from phpq.data import LabelledImages, decode_square
 from phpq.data.ahead import read_ahead
 from phpq.data.augment import Views
 from phpq.errors import ConfigError, FormatError, ShapeError
-from phpq.files import RUN_CONFIG
 from phpq.model.checkpoint import (
     ModelCard,
     fingerprint,
