@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from phpq.data import Dataset, hold_out
-from phpq.index import FlatIndex
+from phpq.index import CodeIndex
 from phpq.report.pictures import HitRow, draw_hits, hit_rows, spread_queries
 from phpq.reproduce.grid import GridPlan
 from phpq.reproduce.store import KeptCodes, Store
@@ -67,7 +67,7 @@ def shared_queries(first: KeptCodes, second: KeptCodes) -> list[int]:
 
 def _search(kept: KeptCodes, chosen: list[int], dataset: Dataset) -> tuple[HitRow, ...]:
     place = {row: number for number, row in enumerate(kept.query_rows.tolist())}
-    found = FlatIndex(kept.codebooks, kept.codes).search(
+    found = CodeIndex(kept.codebooks, kept.codes).search(
         kept.queries[[place[row] for row in chosen]], SHOWN_HITS, query_norm=kept.query_norm
     )
     return hit_rows(
