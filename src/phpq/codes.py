@@ -284,7 +284,7 @@ def check_codes(
 ) -> None:
     """Raise a `ShapeError` that names the argument unless it is (N, M) uint8, indices below K."""
     if not isinstance(codes, np.ndarray) or codes.dtype != np.uint8 or codes.ndim != 2:
-        raise ShapeError(f"{name} is {kind_of(codes)}; expected a uint8 array of shape (N, M).")
+        raise ShapeError(f"{name} is {seen_as(codes)}; expected a uint8 array of shape (N, M).")
     if codes.shape[1] != (num_codebooks or max(1, codes.shape[1])):
         raise ShapeError(
             f"{name} has shape {codes.shape}; expected (N, {num_codebooks or 'M >= 1'}). "
@@ -306,7 +306,7 @@ def _floats(name: str, array: Any, *, ndim: int) -> FloatArray:
     good = isinstance(array, np.ndarray) and array.ndim == ndim
     if not good or not np.issubdtype(array.dtype, np.floating):
         raise ShapeError(
-            f"{name} is {kind_of(array)}; expected a float array of {ndim} dimensions."
+            f"{name} is {seen_as(array)}; expected a float array of {ndim} dimensions."
         )
     with np.errstate(over="ignore"):  # reported below, by name
         values = np.asarray(array, dtype=np.float32)
@@ -319,7 +319,7 @@ def _floats(name: str, array: Any, *, ndim: int) -> FloatArray:
     return values
 
 
-def kind_of(value: Any) -> str:
+def seen_as(value: Any) -> str:
     """Say what was given in place of the array that was expected."""
     if isinstance(value, np.ndarray):
         return f"an array of shape {value.shape} and dtype {str(value.dtype)!r}"

@@ -214,14 +214,12 @@ def _fixed_length_query(network: Network, leaves: list[list[Tensor]], *, raw: bo
     closer the image is to its codeword. With the lengths held fixed, parts add up to the score.
     """
     books = network.quantizer.codebooks.shape[0]
-    views = [
+    query, *mirrored = (
         network.norm(network.transform(network.pooling(pyramid))).reshape(books, -1)
         for pyramid in leaves
-    ]
-    if len(views) > 1:  # as `Network.embed` averages an image and its mirror image
-        query = sum((_over_length(view) for view in views[1:]), _over_length(views[0])) / len(views)
-    else:
-        query = views[0]
+    )
+    for view in mirrored:  # at most one: `Network.embed` averages it with the image
+        query = (_over_length(query) + _over_length(view)) / 2
     return query if raw else _over_length(query)
 
 
@@ -234,16 +232,11 @@ def _over_length(vectors: Tensor) -> Tensor:
 def _codewords(codebooks: Codebooks, code: CodeArray, codebook: int | None) -> FloatArray:
     """Return (M, d) float32: the codewords of a code, or of one codebook among zeros."""
     chosen = check_code(codebooks, code)
-    words = codebooks.codewords[np.arange(codebooks.num_codebooks), chosen]
-    if codebook is None:
-        return words
-    if not 0 <= codebook < codebooks.num_codebooks:
-        raise ShapeError(
-            f"codebook={codebook!r} is not there; expected 0 to {codebooks.num_codebooks - 1}."
-        )
-    single = np.zeros_like(words)
-    single[codebook] = words[codebook]
-    return single
+    books = np.arange(codebooks.num_codebooks)
+    words: FloatArray = codebooks.codewords[books, chosen]
+    if codebook is not None and codebook not in books:
+        raise ShapeError(f"codebook={codebook!r} is not there; expected 0 to {books[-1]}.")
+    return words if codebook is None else words * (books == codebook)[:, None]
 
 
 def view_box(size: tuple[int, int], config: DataConfig) -> tuple[float, float, float, float]:

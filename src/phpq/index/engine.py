@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from phpq.codes import CodeArray, Codebooks, FloatArray, IntArray, QueryNorm, check_codes, kind_of
+from phpq.codes import CodeArray, Codebooks, FloatArray, IntArray, QueryNorm, check_codes, seen_as
 from phpq.errors import ShapeError
 
 if TYPE_CHECKING:
@@ -108,7 +108,7 @@ class CodeIndex:
         rows = np.asarray(rows)
         if rows.ndim != 1 or (rows.size and not np.issubdtype(rows.dtype, np.integer)):
             raise ShapeError(
-                f"rows is {kind_of(rows)}; expected row numbers, (n,) integers, as `add` returned "
+                f"rows is {seen_as(rows)}; expected row numbers, (n,) integers, as `add` returned "
                 "them."
             )
         if not rows.size:
@@ -166,7 +166,7 @@ class CodeIndex:
         tables = np.asarray(tables)
         if tables.ndim != 3 or tables.shape[1:] != shape or tables.dtype.kind != "f":
             raise ShapeError(
-                f"tables is {kind_of(tables)}; expected (Q, {shape[0]}, {shape[1]}) floats. "
+                f"tables is {seen_as(tables)}; expected (Q, {shape[0]}, {shape[1]}) floats. "
                 "Use `Codebooks.lookup_tables`."
             )
         tables = np.ascontiguousarray(tables, dtype=np.float32)
@@ -258,7 +258,7 @@ class CodeIndex:
         good = isinstance(allowed, np.ndarray) and allowed.dtype == np.bool_
         if not good or allowed.shape != (self.rows,):
             raise ShapeError(
-                f"allowed is {kind_of(allowed)}; expected a bool array of shape ({self.rows},), "
+                f"allowed is {seen_as(allowed)}; expected a bool array of shape ({self.rows},), "
                 "one entry for each row ever added, removed ones too."
             )
         if self._alive.size:
