@@ -14,7 +14,7 @@ from typing import Any
 
 from phpq.data import Dataset
 from phpq.files import read_json, write_bytes, write_json, write_text
-from phpq.report.blocks import Figure, Headline, Report, Section, render_markdown, write_report
+from phpq.report.blocks import Figure, Headline, Report, render_markdown, write_report
 from phpq.reproduce.figures import (
     Made,
     alpha_figure,
@@ -24,7 +24,6 @@ from phpq.reproduce.figures import (
     top10_figure,
 )
 from phpq.reproduce.grid import GridPlan
-from phpq.reproduce.rows import TABLES
 from phpq.reproduce.sections import table_section
 from phpq.reproduce.store import Store
 from phpq.reproduce.tables import Records, build_table
@@ -47,37 +46,12 @@ def write_pages(
     Returns:
         Target -> the content of its JSON file; and the pages.
     """
-    made: dict[str, Made] = {}
     path = store.folder / NOTES
     notes = read_json(path, remedy="Correct or remove it.") if path.is_file() else {}
-    for target in plan.targets:
-        if target in TABLES:
-            table = build_table(plan, target, records)
-            section = table_section(table, {name: str(text) for name, text in notes.items()})
-            if target == "alpha":
-                section = replace(section, blocks=(*alpha_figure(plan, table), *section.blocks))
-            made[target] = (table, section)
-        elif target == "pn-curves":
-            made[target] = precision_figures(plan, records)
-        elif target == "efficiency":
-            made[target] = efficiency_figure(plan, time_searches(plan, records, store))
-        else:
-            made[target] = top10_figure(plan, records, store, dataset)
-    data = {target: content for target, (content, _) in made.items() if content is not None}
-    sections = {target: section for target, (_, section) in made.items()}
-    return data, _write(data, sections, plan, store, word)
-
-
-def _write(
-    data: Mapping[str, dict[str, Any]],
-    sections: Mapping[str, Section],
-    plan: GridPlan,
-    store: Store,
-    word: str,
-) -> tuple[Path, ...]:
-    name, pages = plan.subject.name, []
+    made = {target: _make(target, plan, records, store, dataset, notes) for target in plan.targets}
+    name, data, pages = plan.subject.name, {}, []
     (store.folder / "figures").mkdir(parents=True, exist_ok=True)
-    for target, section in sections.items():
+    for target, (content, section) in made.items():
         for block in section.blocks:
             if isinstance(block, Figure):
                 write_bytes(store.folder / block.file, block.image)
@@ -85,11 +59,12 @@ def _write(
         report = Report(f"{name}: {section.title[0].lower()}{section.title[1:]}", (section,))
         write_text(page, render_markdown(report))
         pages.append(page)
-        if target in data:
-            write_json(page.with_suffix(".json"), data[target])
+        if content is not None:
+            data[target] = content
+            write_json(page.with_suffix(".json"), content)
     whole = Report(
         title=f"{name}: the paper's evaluation, ours beside theirs",
-        sections=tuple(sections.values()),
+        sections=tuple(section for _, section in made.values()),
         summary="Every number of ours is from a run on the same data, with the same backbone and "
         "as many epochs; the last epoch counts. Methods differ by their recipes: deep ones other "
         "than PHPQ may spend a share of their epochs on fine-tuning the backbone, and have rates "
@@ -98,7 +73,28 @@ def _write(
     )
     html = store.folder / f"{word}-{name}.html"
     write_report(html, whole)
-    return (html, *pages)
+    return data, (html, *pages)
+
+
+def _make(
+    target: str,
+    plan: GridPlan,
+    records: Records,
+    store: Store,
+    dataset: Dataset | None,
+    notes: Mapping[str, Any],
+) -> Made:
+    if target == "pn-curves":
+        return precision_figures(plan, records)
+    if target == "efficiency":
+        return efficiency_figure(plan, time_searches(plan, records, store))
+    if target == "top10":
+        return top10_figure(plan, records, store, dataset)
+    table = build_table(plan, target, records)
+    section = table_section(table, {name: str(text) for name, text in notes.items()})
+    if target == "alpha":
+        section = replace(section, blocks=(*alpha_figure(plan, table), *section.blocks))
+    return table, section
 
 
 def _headlines(table: Mapping[str, Any] | None) -> tuple[Headline, ...]:

@@ -32,11 +32,17 @@ def table_section(table: Data, notes: Mapping[str, str]) -> Section:
 
     The notes are words of people about a row ("dsh") or a table ("table1"), by name.
     """
-    remarks = _remarks(table, notes)
+    remarks, data = _remarks(table, notes), table["dataset"]
     blocks: list[Block] = [_main(table)]
     blocks += [Note(tuple(remarks), as_list=True)] if remarks else []
     blocks += [_epochs(table), *_ties(table), _seconds(table), _facts(table)]
-    return Section(TITLES[table["table"]], tuple(blocks), lead=_lead(table))
+    lead = (
+        f"{data['name']}: {data['queries']:,} queries against {data['gallery']:,} images of "
+        f"{data['classes']:,} classes. {table['unit']}."
+    )
+    if table["paper"] is not None:
+        lead += f" The paper's numbers: {table['paper']['source']}."
+    return Section(TITLES[table["table"]], tuple(blocks), lead=lead)
 
 
 def standing_lines(table: Data) -> list[str]:
@@ -54,17 +60,6 @@ def standing_lines(table: Data) -> list[str]:
         above = f"; above it: {above}" if above else ""
         lines.append(f"{bits} bits: PHPQ is the best row: {answer}{above}.")
     return lines
-
-
-def _lead(table: Data) -> str:
-    data = table["dataset"]
-    text = (
-        f"{data['name']}: {data['queries']:,} queries against {data['gallery']:,} images of "
-        f"{data['classes']:,} classes. {table['unit']}."
-    )
-    if table["paper"] is not None:
-        text += f" The paper's numbers: {table['paper']['source']}."
-    return text
 
 
 def _main(table: Data) -> Table:
