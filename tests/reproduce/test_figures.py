@@ -14,7 +14,7 @@ from phpq.codes import CodeArray
 from phpq.data import open_dataset
 from phpq.reproduce import figures
 from phpq.reproduce.figures import draw_top10, shared_queries, time_searches
-from phpq.reproduce.kept import KeptCodes, read_kept
+from phpq.reproduce.store import KeptCodes
 
 
 def test_every_way_is_timed(finished: Finished) -> None:
