@@ -222,8 +222,10 @@ def test_search_before_and_after_the_wrong_evaluation(tmp_path: Path) -> None:
     run = copy_run(tmp_path / "run", evaluated=False)
     assert f"phpq evaluate {run}" in refused("search", run, photo)
     shutil.copytree(copy_run(tmp_path / "other") / "evaluation", run / "evaluation")
-    (run / "evaluation" / "gallery_codes.npy").write_bytes(b"rubbish")
-    assert "gallery_codes.npy' is damaged" in refused("search", run, photo)
+    (run / "evaluation" / "gallery.npz").write_bytes(b"rubbish")
+    message = refused("search", run, photo)
+    assert "gallery.npz' is damaged" in message
+    assert f"phpq evaluate {run}" in message
 
 
 def test_unknown_download(tmp_path: Path) -> None:
