@@ -98,7 +98,8 @@ def read_manifest(folder: Path) -> Manifest:
         )
     if not path.is_file():
         inside = (folder / "images.lance").is_dir()
-        hint = repair_command(folder) if inside else "Give a folder that `phpq index` wrote."
+        given = "Give a folder that `phpq index` wrote, or an evaluated run of `phpq train`."
+        hint = repair_command(folder) if inside else given
         raise FormatError(f"{str(folder)!r} is not a gallery: it has no {MANIFEST}. {hint}")
     return parse_manifest(read_json(path, remedy=repair_command(folder)), folder)
 
