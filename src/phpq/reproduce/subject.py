@@ -10,7 +10,7 @@ import hashlib
 import json
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +23,7 @@ from phpq.recipes import absolute_weights, default_weights, drawn_settings, reso
 SMALL_PLUMAGE = "plumage:species=12,images=10,test=4,size=32"
 
 _FACTS = ("name", "fingerprint", "classes", "gallery", "queries", "weights")
+_DRAWN = "plumage:"  # how the sources of drawn birds begin
 _OF_DATASET = {"dogs120": ("loss.tau=0.25",)}  # as the paper sets it
 
 
@@ -48,7 +49,7 @@ class Subject:
     @property
     def drawn(self) -> str:
         """How the images are drawn; empty for photographs."""
-        return self.source if self.source.startswith("plumage:") else ""
+        return self.source if self.source.startswith(_DRAWN) else ""
 
     def facts(self) -> dict[str, Any]:
         """Return what a result needs to say about its data set, as plain data."""
@@ -73,22 +74,16 @@ def open_subject(
         home: Where downloads are kept.
     """
     dataset = open_dataset(SMALL_PLUMAGE if spec == "plumage" else spec, home=home)
-    drawn = dataset.source if dataset.source.startswith("plumage:") else ""
-    asked = _asked(settings, epochs)
-    start = absolute_weights(weights or default_weights(dataset.source))
-    base = _base_config(dataset.name, drawn, weights=start, asked=asked)
-    subject = Subject(
-        name=dataset.name,
-        source=dataset.source,
-        fingerprint=_fingerprint(dataset),
-        classes=len(dataset.class_names),
-        gallery=len(dataset.train),
-        queries=len(dataset.test),
-        base=base,
-        settings=asked,
-        weights=identify_weights(base.model.weights),
-    )
-    return subject, dataset
+    facts = {
+        "name": dataset.name,
+        "fingerprint": _fingerprint(dataset),
+        "classes": len(dataset.class_names),
+        "gallery": len(dataset.train),
+        "queries": len(dataset.test),
+        "weights": absolute_weights(weights or default_weights(dataset.source)),
+    }
+    subject = _subject(facts, dataset.source, settings, epochs)
+    return replace(subject, weights=identify_weights(subject.base.model.weights)), dataset
 
 
 def recall_subject(
@@ -98,21 +93,22 @@ def recall_subject(
 
     Settings and epochs are as for `open_subject`.
     """
-    asked = _asked(settings, epochs)
-    # These weights are not to be read: but rows are named by what the backbone started from.
-    base = _base_config(facts["name"], facts["drawn"], weights=facts["weights"], asked=asked)
+    # Its weights are not to be read: but rows are named by what the backbone started from.
+    return _subject(facts, facts["drawn"], settings, epochs)
+
+
+def _subject(
+    facts: Mapping[str, Any], source: str, settings: Sequence[str], epochs: int | None
+) -> Subject:
+    asked = (*settings, *(() if epochs is None else (f"training.epochs={epochs}",)))
+    drawn: tuple[str, ...] = ()
+    if source.startswith(_DRAWN):
+        side = re.search(r"size=(\d+)", source)
+        drawn = drawn_settings(int(side[1]) if side else 96)
+    shared = (*_OF_DATASET.get(facts["name"], ()), *drawn, *asked)
+    base = resolve_config(weights=facts["weights"], settings=shared)
     known = {name: facts[name] for name in _FACTS}
-    return Subject(**known, source=facts["drawn"], base=base, settings=asked)
-
-
-def _asked(settings: Sequence[str], epochs: int | None) -> tuple[str, ...]:
-    return (*settings, *(() if epochs is None else (f"training.epochs={epochs}",)))
-
-
-def _base_config(name: str, drawn: str, *, weights: str, asked: Sequence[str]) -> RunConfig:
-    of_drawn = drawn_settings(_drawn_side(drawn)) if drawn else ()
-    settings = (*_OF_DATASET.get(name, ()), *of_drawn, *asked)
-    return resolve_config(weights=weights, settings=settings)
+    return Subject(**known, source=source, base=base, settings=asked)
 
 
 def identify_weights(weights: str) -> str:
@@ -134,11 +130,6 @@ def _fingerprint(dataset: Dataset) -> str:
     digest = hashlib.blake2b(digest_size=8)
     for split in (dataset.train, dataset.test):
         digest.update(json.dumps([split.ids, split.labels.tolist()]).encode())
-    if dataset.source.startswith("plumage:"):  # its ids do not tell how it is drawn
+    if dataset.source.startswith(_DRAWN):  # its ids do not tell how it is drawn
         digest.update(dataset.source.encode())
     return digest.hexdigest()
-
-
-def _drawn_side(source: str) -> int:
-    found = re.search(r"size=(\d+)", source)
-    return int(found[1]) if found else 96
