@@ -1,5 +1,7 @@
-"""From tables, code lengths and seeds to the cells that must be run, each once.
+"""From a data set, tables, code lengths and seeds to the cells that must be run, each once.
 
+A subject knows its data set by content, not by place: the same images in another folder or on
+another machine give the same keys, so that a grid can be continued elsewhere.
 A cell is one resolved config. Cells that several tables need (PHPQ itself is in all of them) are
 one cell; its key says what it is to a reader and, by a checksum of its settings, to the machine.
 """
@@ -13,13 +15,28 @@ import re
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any, Literal
 
 from phpq.config import RunConfig, override, parse, to_dict, with_bits
+from phpq.data import Dataset, open_dataset
 from phpq.errors import ConfigError
-from phpq.recipes import RECIPES, classifier_config, resolve_config
+from phpq.recipes import (
+    RECIPES,
+    absolute_weights,
+    classifier_config,
+    default_weights,
+    drawn_settings,
+    resolve_config,
+)
 from phpq.reproduce.rows import FIGURES, Row, check_methods, expand_targets, rows_of
-from phpq.reproduce.subject import Subject
+
+# Few and small enough for every method to learn two epochs on two cores in three minutes.
+SMALL_PLUMAGE = "plumage:species=12,images=10,test=4,size=32"
+
+_FACTS = ("name", "fingerprint", "classes", "gallery", "queries", "weights")
+_DRAWN = "plumage:"  # how the sources of drawn birds begin
+_OF_DATASET = {"dogs120": ("loss.tau=0.25",)}  # as the paper sets it
 
 # A training with its evaluation; features of both splits for shallow methods; a shallow method
 # fitted to stored features; a backbone that learned to classify, from which trainings go on.
@@ -28,6 +45,35 @@ SHARED = ("backbone", "features")  # kinds that other cells start from
 
 # Where and how fast a cell is run, not what it is.
 _MACHINE = ("workers", "checkpoint_seconds", "images_on_device", "accelerate")
+
+
+@dataclass(frozen=True, slots=True)
+class Subject:
+    """A data set and the settings that all methods share on it."""
+
+    name: str  # of the data set, as "cub200"
+    source: str  # what `open_dataset` opens
+    fingerprint: str  # of the ids and labels of both splits
+    classes: int
+    gallery: int  # training images
+    queries: int  # test images
+    weights: str  # where backbones start, by content: "none", "hub", or name and checksum
+    base: RunConfig  # before any method, code length or seed
+    settings: tuple[str, ...]  # those that were asked for: they count more than a method's recipe
+
+    @property
+    def pixel_bytes(self) -> int:
+        """Bytes of all decoded images."""
+        return (self.gallery + self.queries) * 3 * self.base.data.store_size**2
+
+    @property
+    def drawn(self) -> str:
+        """How the images are drawn; empty for photographs."""
+        return self.source if self.source.startswith(_DRAWN) else ""
+
+    def facts(self) -> dict[str, Any]:
+        """Return what a result needs to say about its data set, as plain data."""
+        return {name: getattr(self, name) for name in (*_FACTS, "drawn")}
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +119,77 @@ class GridPlan:
     rows: dict[str, tuple[Row, ...]]  # of each target
     cells: tuple[Cell, ...]  # everything to run, in the order of `_in_order`
     places: dict[tuple[str, str, int, int], str]  # (target, row, bits, seed) -> key of the cell
+
+
+def open_subject(
+    spec: str | Path,
+    *,
+    weights: str | None = None,
+    settings: Sequence[str] = (),
+    epochs: int | None = None,
+    home: Path | None = None,
+) -> tuple[Subject, Dataset]:
+    """Open a data set and put together what all methods share on it.
+
+    Arguments are those of `command.Options`; a plain "plumage" is a small one.
+    """
+    dataset = open_dataset(SMALL_PLUMAGE if spec == "plumage" else spec, home=home)
+    facts = {
+        "name": dataset.name,
+        "fingerprint": _fingerprint(dataset),
+        "classes": len(dataset.class_names),
+        "gallery": len(dataset.train),
+        "queries": len(dataset.test),
+        "weights": absolute_weights(weights or default_weights(dataset.source)),
+    }
+    subject = _subject(facts, dataset.source, settings, epochs)
+    return replace(subject, weights=identify_weights(subject.base.model.weights)), dataset
+
+
+def recall_subject(
+    facts: Mapping[str, Any], *, settings: Sequence[str] = (), epochs: int | None = None
+) -> Subject:
+    """Return a subject by the facts that an earlier command wrote down, without its images."""
+    # Its weights are not to be read: but rows are named by what the backbone started from.
+    return _subject(facts, facts["drawn"], settings, epochs)
+
+
+def _subject(
+    facts: Mapping[str, Any], source: str, settings: Sequence[str], epochs: int | None
+) -> Subject:
+    asked = (*settings, *(() if epochs is None else (f"training.epochs={epochs}",)))
+    drawn: tuple[str, ...] = ()
+    if source.startswith(_DRAWN):
+        side = re.search(r"size=(\d+)", source)
+        drawn = drawn_settings(int(side[1]) if side else 96)
+    shared = (*_OF_DATASET.get(facts["name"], ()), *drawn, *asked)
+    base = resolve_config(weights=facts["weights"], settings=shared)
+    known = {name: facts[name] for name in _FACTS}
+    return Subject(**known, source=source, base=base, settings=asked)
+
+
+def identify_weights(weights: str) -> str:
+    """Name a file of weights by its name and content; "none" and "hub" stay as they are."""
+    if weights in ("none", "hub"):
+        return weights
+    path = Path(weights)
+    try:
+        digest = hashlib.sha256(path.read_bytes()).hexdigest()
+    except OSError as error:
+        raise ConfigError(
+            f"Cannot read the weights {weights!r}: {error.strerror}. "
+            "Give a file of weights, 'hub' or 'none' (--weights)."
+        ) from error
+    return f"{path.name}:{digest[:12]}"
+
+
+def _fingerprint(dataset: Dataset) -> str:
+    digest = hashlib.blake2b(digest_size=8)
+    for split in (dataset.train, dataset.test):
+        digest.update(json.dumps([split.ids, split.labels.tolist()]).encode())
+    if dataset.source.startswith(_DRAWN):  # its ids do not tell how it is drawn
+        digest.update(dataset.source.encode())
+    return digest.hexdigest()
 
 
 def make_plan(
