@@ -49,8 +49,10 @@ def test_stanford_dogs_in_the_official_layout(tmp_path: Path) -> None:
 
 
 def test_for_people(tmp_path: Path) -> None:
-    words = ("reproduce", "table1", "--methods", "orthohash", "--dataset", BIRDS)
-    words += ("--out", str(tmp_path), *FAST)
+    words = (
+        *("reproduce", "table1", "--methods", "orthohash", "--dataset", BIRDS),
+        *("--out", str(tmp_path), *FAST),
+    )
     outcome = phpq(*words)
     assert outcome.code == 0, outcome.err
     assert "1 run, 0 were there" in outcome.out

@@ -45,14 +45,14 @@ def test_a_grid_goes_on_where_it_stopped(copied: Options, finished: Finished) ->
     kept = [line for line in lines if '"orthohash-' not in line]
     store.records_path.write_text("".join(kept), "utf-8")
     first = reproduce(copied, say=said.append)
-    assert (len(first.result.ran), len(first.result.reused)) == (1, len(kept))
-    assert set(first.result.records) == set(finished.result.records)
+    assert (len(first.ran), len(first.reused)) == (1, len(kept))
+    assert set(first.records) == set(finished.result.records)
     second = reproduce(dataclasses.replace(copied, seeds=(0, 1), methods=("orthohash",)), say=print)
-    assert (len(second.result.ran), len(second.result.reused)) == (1, 1)
+    assert (len(second.ran), len(second.reused)) == (1, 1)
     commands = store.read_manifest()["commands"]
     assert [one["cells"] for one in commands] == [1, 1]
     third = reproduce(copied, say=said.append)
-    assert third.result.ran == []
+    assert third.ran == []
     assert third.to_dict()["cells"]["reused"] == len(lines)
 
 
@@ -62,10 +62,10 @@ def test_a_folder_of_version_0_1_0_goes_on(copied: Options, finished: Finished) 
         write_json(store.folder / "cells" / f"{key}.json", record)
     store.records_path.unlink()
     told = reproduce(dataclasses.replace(copied, run=False), say=print)
-    assert told.result.records == records
+    assert told.records == records
     assert not store.records_path.exists()  # a report changes nothing
     again = reproduce(copied, say=print)
-    assert (len(again.result.ran), len(again.result.reused)) == (0, len(records))
+    assert (len(again.ran), len(again.reused)) == (0, len(records))
     assert store.read_records() == records
     assert not list(store.folder.glob("cells/*.json"))
 
@@ -122,6 +122,6 @@ def test_cells_at_once_on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     subject = tiny_subject("training.batch_size=128")
     monkeypatch.setattr(os, "cpu_count", lambda: 16)
     for gib, expected in ((4, 1), (17, 2), (20, 3), (140, 8)):
-        free = (gib << 30) + subject.pixel_bytes * 8
+        free = (gib << 30) + 8 * 32 * 3 * 32 * 32
         monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device, free=free: (free, free))
         assert choose_processes("cuda", subject) == expected

@@ -188,7 +188,6 @@ def test_drawn_birds_get_a_small_network_of_their_size() -> None:
     assert subject.base.data.store_size == subject.base.data.eval_size == 32
     assert subject.base.model.backbone == "test_resnet"
     assert subject.weights == subject.base.model.weights == "none"
-    assert subject.pixel_bytes == 32 * 3 * 32 * 32
     assert len(dataset.train) == 24
 
 

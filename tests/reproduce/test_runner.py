@@ -78,7 +78,7 @@ def test_a_cell_that_fails_does_not_stop_the_others(puppets: Path) -> None:
     store = tiny_place(plan, puppets).store
     record = store.read_records()[key]
     assert (record["status"], record["error"]) == ("failed", error)
-    assert store.log_path(key).read_text() == "Traceback: no"
+    assert (store.folder / "logs" / f"{key}.log").read_text() == "Traceback: no"
 
 
 def test_the_cell_of_a_killed_worker_is_tried_once_more(puppets: Path) -> None:
@@ -274,7 +274,7 @@ def gpu(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def compiling(plan: GridPlan, folder: Path, device: str = "cuda") -> Run:
     place = replace(tiny_place(plan, folder), device=device)
-    return Run(plan.cells, place, GridResult(), say=print)
+    return Run(plan.cells, place, GridResult(plan, folder, {}, []), say=print)
 
 
 @pytest.mark.usefixtures("gpu")

@@ -12,7 +12,7 @@ from phpq.cli.settings import home
 from phpq.errors import ConfigError
 
 if TYPE_CHECKING:
-    from phpq.reproduce.command import Outcome
+    from phpq.reproduce.runner import GridResult
 
 # Help texts too long for the signature.
 TARGETS = "table1, variants, kappa, alpha, tau, future, pn-curves, efficiency, top10 or all."
@@ -80,12 +80,12 @@ def reproduce(
         run=not report_only,
     )
     console = messages()
-    outcome = reproduce(options, say=lambda text: console.print(text, markup=False, soft_wrap=True))
+    result = reproduce(options, say=lambda text: console.print(text, markup=False, soft_wrap=True))
     if as_json:
-        print_json(outcome.to_dict())
+        print_json(result.to_dict())
     else:
-        _print(outcome)
-    if outcome.result.failed:
+        _print(result)
+    if result.failed:
         raise typer.Exit(1)
 
 
@@ -98,16 +98,15 @@ def _numbers(option: str, text: str) -> list[int]:
         ) from error
 
 
-def _print(outcome: Outcome) -> None:
-    result = outcome.result
+def _print(result: GridResult) -> None:
     rows = [
         ("cells", f"{len(result.ran)} run, {len(result.reused)} were there"),
         ("took", f"{result.seconds:.0f} s; the cells {result.cell_seconds:.0f} s in all"),
-        ("folder", str(outcome.folder)),
+        ("folder", str(result.folder)),
     ]
     if result.failed:
         rows.append(("failed", ", ".join(sorted(result.failed))))
     if result.left:
         rows.append(("left", f"{len(result.left)}: {next(iter(result.left.values()))}"))
-    rows += [("" if n else "page", str(page)) for n, page in enumerate(outcome.pages)]
+    rows += [("" if n else "page", str(page)) for n, page in enumerate(result.pages)]
     print_facts(rows)

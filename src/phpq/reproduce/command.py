@@ -1,4 +1,4 @@
-"""What `phpq reproduce` does: options in; cells run, tables and pages written, an `Outcome` out."""
+"""What `phpq reproduce` does: options in; cells run, tables and pages written, a result out."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from phpq.data import Dataset
 from phpq.errors import ConfigError, DataError
 from phpq.reproduce.grid import GridPlan, Subject, make_plan, open_subject, recall_subject
 from phpq.reproduce.rows import check_methods, expand_targets
-from phpq.reproduce.runner import GridResult, Say, run_plan
+from phpq.reproduce.runner import GridResult, Say, collect, run_plan
 from phpq.reproduce.store import Store
 from phpq.reproduce.work import Workplace
 
@@ -42,33 +42,7 @@ class Options:
     run: bool = True  # False runs nothing and reports on what is there
 
 
-@dataclass(frozen=True, slots=True)
-class Outcome:
-    """What was done."""
-
-    plan: GridPlan
-    result: GridResult
-    folder: Path
-    tables: dict[str, dict[str, Any]]  # as their JSON files hold them
-    pages: tuple[Path, ...]  # files for people
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return plain data for JSON."""
-        plan, result = self.plan, self.result
-        counts = {name: len(getattr(result, name)) for name in ("reused", "ran", "left")}
-        return {
-            "dataset": plan.subject.facts(),
-            **{name: list(getattr(plan, name)) for name in ("targets", "bits", "seeds")},
-            "folder": str(self.folder),
-            "cells": {"planned": len(plan.cells), **counts, "failed": result.failed},
-            "seconds": round(result.seconds, 1),
-            "cell_seconds": round(result.cell_seconds, 1),
-            "tables": self.tables,
-            "pages": [str(page) for page in self.pages],
-        }
-
-
-def reproduce(options: Options, *, say: Say) -> Outcome:
+def reproduce(options: Options, *, say: Say) -> GridResult:
     """Run what is not there yet, and report on all of it; `say` gets a line per thing done."""
     # What is mistyped shows before a data set is opened.
     expand_targets(options.target)
@@ -81,9 +55,8 @@ def reproduce(options: Options, *, say: Say) -> Outcome:
     if options.run:
         result = _run(options, plan, store, say)
     else:
-        records = store.finished(plan.cells, subject.weights, with_arrays=False)
-        result = GridResult(records, reused=list(records))
-        if not records:
+        result = collect(plan, store, with_arrays=False)
+        if not result.records:
             raise ConfigError(
                 f"There is no finished cell of this grid in {str(folder)!r}. Run it first, with "
                 "the same options and without --report-only."
@@ -94,8 +67,8 @@ def reproduce(options: Options, *, say: Say) -> Outcome:
         from phpq.reproduce.pages import write_pages
 
         written = write_pages(plan, result.records, store, dataset=dataset, word=options.target)
-        return Outcome(plan, result, folder, *written)
-    return Outcome(plan, result, folder, {}, ())
+        result.tables, result.pages = written
+    return result
 
 
 def _run(options: Options, plan: GridPlan, store: Store, say: Say) -> GridResult:
@@ -155,7 +128,8 @@ def choose_processes(device: str, subject: Subject) -> int:
     # An estimate, not a measurement: 6 GiB for activations, graph and libraries at batch 128, and
     # the decoded images once per cell. Eight fill an H200: docs/results/grid.md
     batch = subject.base.training.batch_size / 128
-    needed = int(6 * (1 << 30) * max(0.5, batch)) + subject.pixel_bytes
+    pixels = (subject.gallery + subject.queries) * 3 * subject.base.data.store_size**2
+    needed = int(6 * (1 << 30) * max(0.5, batch)) + pixels
     return max(1, min(8, cores // 2, free // needed))
 
 

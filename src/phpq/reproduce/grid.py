@@ -62,11 +62,6 @@ class Subject:
     settings: tuple[str, ...]  # those that were asked for: they count more than a method's recipe
 
     @property
-    def pixel_bytes(self) -> int:
-        """Bytes of all decoded images."""
-        return (self.gallery + self.queries) * 3 * self.base.data.store_size**2
-
-    @property
     def drawn(self) -> str:
         """How the images are drawn; empty for photographs."""
         return self.source if self.source.startswith(_DRAWN) else ""
@@ -141,31 +136,27 @@ def open_subject(
         "gallery": len(dataset.train),
         "queries": len(dataset.test),
         "weights": absolute_weights(weights or default_weights(dataset.source)),
+        "drawn": dataset.source if dataset.source.startswith(_DRAWN) else "",
     }
-    subject = _subject(facts, dataset.source, settings, epochs)
-    return replace(subject, weights=identify_weights(subject.base.model.weights)), dataset
+    subject = recall_subject(facts, settings=settings, epochs=epochs)
+    start = identify_weights(subject.base.model.weights)
+    return replace(subject, source=dataset.source, weights=start), dataset
 
 
 def recall_subject(
     facts: Mapping[str, Any], *, settings: Sequence[str] = (), epochs: int | None = None
 ) -> Subject:
     """Return a subject by the facts that an earlier command wrote down, without its images."""
-    # Its weights are not to be read: but rows are named by what the backbone started from.
-    return _subject(facts, facts["drawn"], settings, epochs)
-
-
-def _subject(
-    facts: Mapping[str, Any], source: str, settings: Sequence[str], epochs: int | None
-) -> Subject:
     asked = (*settings, *(() if epochs is None else (f"training.epochs={epochs}",)))
     drawn: tuple[str, ...] = ()
-    if source.startswith(_DRAWN):
-        side = re.search(r"size=(\d+)", source)
+    if facts["drawn"]:
+        side = re.search(r"size=(\d+)", facts["drawn"])
         drawn = drawn_settings(int(side[1]) if side else 96)
     shared = (*_OF_DATASET.get(facts["name"], ()), *drawn, *asked)
+    # These weights may not be here: but rows are named by what the backbone started from.
     base = resolve_config(weights=facts["weights"], settings=shared)
     known = {name: facts[name] for name in _FACTS}
-    return Subject(**known, source=source, base=base, settings=asked)
+    return Subject(**known, source=facts["drawn"], base=base, settings=asked)
 
 
 def identify_weights(weights: str) -> str:

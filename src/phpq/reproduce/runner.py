@@ -22,12 +22,13 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from importlib.util import find_spec
 from multiprocessing.connection import Connection
+from pathlib import Path
 from typing import Any
 
 from phpq.files import write_text
 from phpq.recipes import RECIPES, remaining_config
 from phpq.reproduce.grid import SHARED, Cell, GridPlan
-from phpq.reproduce.store import FAILED, record_head
+from phpq.reproduce.store import FAILED, Record, Store, record_head
 from phpq.reproduce.work import Workplace, decode_once, run_cell
 
 Say = Callable[[str], None]
@@ -42,24 +43,47 @@ MPS_SHARE, MPS_SUM = "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE", 240
 
 @dataclass(slots=True)
 class GridResult:
-    """What became of the cells of a plan."""
+    """What became of a plan."""
 
-    records: dict[str, dict[str, Any]] = field(default_factory=dict)  # finished, now or before
-    reused: list[str] = field(default_factory=list)  # keys that were finished before
+    plan: GridPlan
+    folder: Path
+    records: dict[str, Record]  # of cells that were finished, now or before
+    reused: list[str]  # keys that were finished before
     ran: list[str] = field(default_factory=list)  # keys that were run now
     failed: dict[str, str] = field(default_factory=dict)  # key -> error
     left: dict[str, str] = field(default_factory=dict)  # key -> why it could not be run here
     seconds: float = 0.0  # from start to end
     cell_seconds: float = 0.0  # summed over the cells that were run now
+    tables: dict[str, Record] = field(default_factory=dict)  # as their JSON files hold them
+    pages: tuple[Path, ...] = ()  # files for people
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain data for JSON."""
+        plan = self.plan
+        counts = {name: len(getattr(self, name)) for name in ("reused", "ran", "left")}
+        return {
+            "dataset": plan.subject.facts(),
+            **{name: list(getattr(plan, name)) for name in ("targets", "bits", "seeds")},
+            "folder": str(self.folder),
+            "cells": {"planned": len(plan.cells), **counts, "failed": self.failed},
+            "seconds": round(self.seconds, 1),
+            "cell_seconds": round(self.cell_seconds, 1),
+            "tables": self.tables,
+            "pages": [str(page) for page in self.pages],
+        }
+
+
+def collect(plan: GridPlan, store: Store, *, with_arrays: bool) -> GridResult:
+    """Look up what is there; tables need records alone, other cells the arrays beside them."""
+    records = store.finished(plan.cells, plan.subject.weights, with_arrays=with_arrays)
+    return GridResult(plan, store.folder, records, reused=list(records))
 
 
 def run_plan(plan: GridPlan, place: Workplace, *, processes: int, say: Say) -> GridResult:
     """Run every cell that is not finished, `processes` at once (0: in this process)."""
     begun = time.perf_counter()
-    place.store.prepare()
-    records = place.store.finished(plan.cells, plan.subject.weights)
-    result = GridResult(records, reused=list(records))
-    waiting = [cell for cell in plan.cells if cell.key not in records]
+    result = collect(plan, place.store, with_arrays=True)
+    waiting = [cell for cell in plan.cells if cell.key not in result.records]
     if find_spec("faiss") is None:
         fitted = [c.key for c in waiting if "faiss" in RECIPES[c.config.method.name].needs]
         result.left = dict.fromkeys(fitted, NO_FAISS)
@@ -69,8 +93,8 @@ def run_plan(plan: GridPlan, place: Workplace, *, processes: int, say: Say) -> G
     waiting = [c for c in waiting if c.key in wanted and c.key not in result.left]
     left = f", {len(result.left)} left for later ({NO_FAISS})" if result.left else ""
     say(f"{len(plan.cells)} cells: {len(result.reused)} are there, {len(waiting)} to run{left}")
-    size = min(processes, len(waiting))
     if waiting:
+        size = min(processes, len(waiting))
         with _workers(size, place.device) as start:
             workers = [start() for _ in range(max(1, size))]
             Run(waiting, place, result, say).go(workers, start)
@@ -164,7 +188,7 @@ class Run:
         number = len(result.ran) + len(result.failed) + 1
         if "error" in answer:
             result.failed[cell.key] = answer["error"]
-            log = store.log_path(cell.key)
+            log = store.folder / "logs" / f"{cell.key}.log"
             write_text(log, answer["log"])
             head = record_head(cell, FAILED, place.subject.weights)
             store.write_record(head | {"error": answer["error"], "commit": place.commit})

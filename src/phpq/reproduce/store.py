@@ -33,14 +33,8 @@ FORMAT = 1  # of a record; one of another format is run again
 Arrays = dict[str, NDArray[Any]]
 Record = dict[str, Any]
 _REQUIRED = {"format", "key", "status", "config"}
-# Fields of `KeptCodes` that are rounded or narrowed on disk: their types there and in memory.
-_NARROWED: dict[str, tuple[type[np.generic], type[np.generic]]] = {
-    "gallery_rows": (np.int32, np.int64),
-    "gallery_labels": (np.int32, np.int64),
-    "queries": (np.float16, np.float32),
-    "query_rows": (np.int32, np.int64),
-    "query_labels": (np.int32, np.int64),
-}
+# Fields of `KeptCodes` that are int32 on disk and int64 in memory.
+_PLACES = ("gallery_rows", "gallery_labels", "query_rows", "query_labels")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -95,10 +89,6 @@ class Store:
         folder = "features" if kind in SHARED else "cells"
         return self.folder / folder / f"{key}.{'safetensors' if kind == 'backbone' else 'npz'}"
 
-    def log_path(self, key: str) -> Path:
-        """Return the place of a failed cell's traceback."""
-        return self.folder / "logs" / f"{key}.log"
-
     def read_records(self) -> dict[str, Record]:
         """Return the records of all cells by key, whatever became of them.
 
@@ -124,7 +114,7 @@ class Store:
         return records
 
     def finished(
-        self, cells: Iterable[Cell], weights: str, *, with_arrays: bool = True
+        self, cells: Iterable[Cell], weights: str, *, with_arrays: bool
     ) -> dict[str, Record]:
         """Return the records of those cells that are done with these very settings, by key.
 
@@ -174,26 +164,26 @@ class Store:
 
     def write_codes(self, cell: Cell, kept: KeptCodes) -> None:
         """Write a cell's codes and queries, rounded to what figures need."""
-        arrays: Arrays = {
+        arrays = {name: getattr(kept, name).astype(np.int32) for name in _PLACES} | {
             "gallery_codes": kept.codes,
             "codebooks": kept.codebooks.codewords.astype(np.float16),
             "unit": np.array(kept.codebooks.unit),
             "query_norm": np.array(kept.query_norm),
+            "queries": kept.queries.astype(np.float16),
         }
-        narrow = {name: getattr(kept, name).astype(disk) for name, (disk, _) in _NARROWED.items()}
-        self.write_arrays(cell, arrays | narrow)
+        self.write_arrays(cell, arrays)
 
     def read_codes(self, key: str) -> KeptCodes | None:
         """Read the codes of a cell; None if there are none."""
         if not self.arrays_path(key, "training").is_file():
             return None
         arrays = self.read_arrays(key, "training")
-        wide: dict[str, Any] = {n: arrays[n].astype(kind) for n, (_, kind) in _NARROWED.items()}
         return KeptCodes(
             codebooks=Codebooks(arrays["codebooks"].astype(np.float32), unit=bool(arrays["unit"])),
             codes=arrays["gallery_codes"],
+            queries=arrays["queries"].astype(np.float32),
             query_norm="unit" if str(arrays["query_norm"]) == "unit" else "raw",
-            **wide,
+            **{name: arrays[name].astype(np.int64) for name in _PLACES},
         )
 
     def read_manifest(self) -> dict[str, Any]:
