@@ -196,7 +196,17 @@ def make_plan(
     Figures are of the first seed; tables of methods are of these alone, or of all if none is named.
     """
     targets, methods = expand_targets(target), check_methods(methods)
-    bits, seeds = _check(bits, seeds)
+    bits, seeds = tuple(dict.fromkeys(bits)), tuple(dict.fromkeys(seeds))
+    if not bits or any(length < 8 or length % 8 for length in bits):
+        raise ConfigError(
+            f"Code lengths {list(bits)} are not allowed: each must be a multiple of 8, and at "
+            "least one must be given, as in --bits 16,32,48,64."
+        )
+    if not seeds or min(seeds) < 0:
+        raise ConfigError(
+            f"Seeds {list(seeds)} are not allowed: give at least one, none below 0, "
+            "as in --seeds 0,1,2."
+        )
     cells, places = dict[str, Cell](), dict[tuple[str, str, int, int], str]()
     rows = {name: rows_of(name, subject.base, methods) for name in targets}
     planner = _Planner(subject)
@@ -278,12 +288,10 @@ class _Planner:
 
     def _backbone(self, config: RunConfig) -> Cell | None:
         """Return the fine-tuning that comes before a method, the same for all that share it."""
-        training, share = config.training, config.method.classifier_share
-        same = [
-            f"method.classifier_share={share}",
-            *(f"training.{name}={getattr(training, name)}" for name in ("epochs", "batch_size")),
-        ]
-        shared = override(self.subject.base, [*self.subject.settings, *same])
+        training, subject = config.training, self.subject
+        same = [f"training.{name}={getattr(training, name)}" for name in ("epochs", "batch_size")]
+        same.append(f"method.classifier_share={config.method.classifier_share}")
+        shared = override(subject.base, [*subject.settings, *same])
         first = classifier_config(_with_seed(shared, training.seed))
         return None if first is None else self._cell("backbone", "backbone", first)
 
@@ -327,18 +335,3 @@ def _settings(config: RunConfig, weights: str) -> dict[str, dict[str, Any]]:
 
 def _flat(data: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
     return {f"{stage}.{name}": value for stage in data for name, value in data[stage].items()}
-
-
-def _check(bits: Sequence[int], seeds: Sequence[int]) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """Refuse what is not allowed; repeated ones are taken once."""
-    if not bits or any(length < 8 or length % 8 for length in bits):
-        raise ConfigError(
-            f"Code lengths {list(bits)} are not allowed: each must be a multiple of 8, and at "
-            "least one must be given, as in --bits 16,32,48,64."
-        )
-    if not seeds or min(seeds) < 0:
-        raise ConfigError(
-            f"Seeds {list(seeds)} are not allowed: give at least one, none below 0, "
-            "as in --seeds 0,1,2."
-        )
-    return tuple(dict.fromkeys(bits)), tuple(dict.fromkeys(seeds))

@@ -60,7 +60,7 @@ class GridResult:
     def to_dict(self) -> dict[str, Any]:
         """Return plain data for JSON."""
         plan = self.plan
-        counts = {name: len(getattr(self, name)) for name in ("reused", "ran", "left")}
+        counts = {name: len(getattr(self, name)) for name in ("reused", "ran", "failed", "left")}
         return {
             "dataset": plan.subject.facts(),
             **{name: list(getattr(plan, name)) for name in ("targets", "bits", "seeds")},
