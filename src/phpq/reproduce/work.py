@@ -262,7 +262,7 @@ def _embed(trainer: Trainer, place: Workplace, network: Any) -> Arrays:
 
 
 def _labelled(arrays: Arrays, name: str) -> LabelledEmbeddings:
-    return LabelledEmbeddings(arrays[name].astype(np.float32), arrays[f"{name}_labels"])
+    return LabelledEmbeddings(arrays[name].astype(np.float32, copy=False), arrays[f"{name}_labels"])
 
 
 def _measure(
