@@ -19,7 +19,7 @@ slow: ## The others: clusters, several processes, many kills, a real browser
 	uv run pytest -m slow
 
 docs: ## Links lead somewhere, examples run, commands and options exist
-	uv run pytest tests/test_docs.py -m "slow or not slow"
+	uv run pytest tests/test_docs.py
 
 everything: check test slow ## All of the above
 

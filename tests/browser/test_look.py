@@ -8,7 +8,7 @@ from importlib import resources
 import pytest
 
 STATIC = resources.files("phpq").joinpath("serve", "static")
-TEMPLATE = resources.files("phpq").joinpath("evaluation", "templates", "report.html.j2")
+TEMPLATE = resources.files("phpq").joinpath("report", "templates", "page.html")
 COLOUR = re.compile(r"--([\w-]+): (#[0-9a-f]{6});")
 PAIR = re.compile(r"--([\w-]+): light-dark\((#\w{6}), (#\w{6})\);")
 

@@ -12,6 +12,8 @@ from playwright.sync_api import BrowserContext, Page, expect
 
 from browser_pages import Site, give, labels_of, query_file, spoken_errors, until
 
+pytestmark = pytest.mark.slow  # a real browser
+
 LIKE = re.compile("^Like ")
 YOURS = "What looks like your picture"
 
