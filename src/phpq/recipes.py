@@ -116,10 +116,7 @@ def classifier_config(config: RunConfig) -> RunConfig | None:
         return None
     usual, asked = TrainingConfig(), config.training
     training = replace(
-        asked,
-        epochs=epochs,
-        sampler=usual.sampler,
-        images_per_class=usual.images_per_class,
+        asked, epochs=epochs, sampler=usual.sampler, images_per_class=usual.images_per_class
     )
     # A shallow method that is never fitted is a classifier over pooled features.
     method = MethodConfig(name="lsh", features="finetuned")

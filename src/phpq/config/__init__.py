@@ -14,6 +14,8 @@ from phpq.config.stages import (
     QuantizerConfig,
     RunConfig,
     TrainingConfig,
+    option,
+    out_of_range,
     with_bits,
 )
 
@@ -28,6 +30,8 @@ __all__ = [
     "Recipe",
     "RunConfig",
     "TrainingConfig",
+    "option",
+    "out_of_range",
     "override",
     "parse",
     "read_toml",

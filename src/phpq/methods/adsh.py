@@ -14,8 +14,9 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
+from phpq.config import option
 from phpq.methods.asymmetric import AsymmetricHashing
-from phpq.model.method import MethodSetup, option
+from phpq.model.method import MethodSetup
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,5 +39,5 @@ class ADSH(AsymmetricHashing):
     def loss(self, outputs: Tensor, labels: Tensor, rows: Tensor) -> tuple[Tensor, ...]:
         """Return the error of all similarities to the batch, and the distance to its codes."""
         similarity = self.similarity_loss(outputs, labels, rows)
-        distance = self.code_distance(outputs, rows)
+        distance = (self.database[rows] - outputs).square().mean()
         return similarity + self.gamma * distance, similarity, distance

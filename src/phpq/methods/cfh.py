@@ -8,7 +8,7 @@ each place of the last stage,
 
 where c is the label while learning and, for want of one, the likeliest class in search. E is also
 the classifier of mean F, so that there is a likeliest class. The loss of b is that of
-`phpq.methods.classified`.
+`ClassifiedHashing`.
 """
 
 from __future__ import annotations
@@ -20,8 +20,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from phpq.methods.classified import ClassifiedHashing, CodeOptions
-from phpq.model.method import Learned, MethodSetup, option, pack_bits
+from phpq.config import option
+from phpq.methods.hashing import ClassifiedHashing, CodeOptions
+from phpq.model.method import Learned, MethodSetup, pack_bits
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +36,7 @@ class CFHOptions(CodeOptions):
 class CFH(ClassifiedHashing):
     """Codes of the region that a class points at, and of the whole image."""
 
+    views = 2  # region and image
     terms = ("classification", "triplet", "quantization", "semantics")
     option_type = CFHOptions
     options: CFHOptions
@@ -42,11 +44,6 @@ class CFH(ClassifiedHashing):
     def __init__(self, setup: MethodSetup, options: CFHOptions) -> None:
         super().__init__(setup, options)
         self.semantics = nn.Linear(self.backbone.channels[-1], setup.num_classes)
-
-    @property
-    def descriptor_dim(self) -> int:
-        """Length of region and image together."""
-        return 2 * self.backbone.channels[-1]
 
     def extract(self, images: Tensor) -> Tensor:
         """Return the features F of every place, (B, C, h * w) float32."""
@@ -72,9 +69,8 @@ class CFH(ClassifiedHashing):
         """Learn the code of the labelled class, and which class that is."""
         outputs = self.code(extracted, labels)
         total, *parts = self.loss(outputs, labels, rows)
-        semantics = F.cross_entropy(
-            self.class_scores(extracted), labels, label_smoothing=self.options.smoothing
-        )
+        scores, smoothing = self.class_scores(extracted), self.options.smoothing
+        semantics = F.cross_entropy(scores, labels, label_smoothing=smoothing)
         total = total + self.options.semantics * semantics
         return Learned(total, (*parts, semantics), pack_bits(outputs))
 

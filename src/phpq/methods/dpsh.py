@@ -15,6 +15,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from phpq.config import option
 from phpq.methods.hashing import (
     HashingMethod,
     balanced_mean,
@@ -22,7 +23,7 @@ from phpq.methods.hashing import (
     quantization_gap,
     similar_pairs,
 )
-from phpq.model.method import TrainingSet, option
+from phpq.model.method import TrainingSet
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,12 +57,9 @@ class DPSH(HashingMethod):
         self.outputs.index_copy_(0, rows, outputs.detach())
         similar = similar_pairs(labels, self.labels)
         theta = self.options.scale / self.bits * (outputs @ self.outputs.T)
-        likelihood = balanced_mean(pair_likelihood(theta, similar), similar, self._counted(rows))
-        gap = quantization_gap(outputs)
-        return likelihood + self.options.quantization * gap, likelihood, gap
-
-    def _counted(self, rows: Tensor) -> Tensor:
-        """Return (B, N) float32: 1 for filled rows of other images than the image itself."""
         filled = self.outputs.abs().amax(1) > 0
         others = rows[:, None] != torch.arange(len(self.labels), device=rows.device)[None, :]
-        return (filled[None, :] & others).float()
+        counted = (filled[None, :] & others).float()
+        likelihood = balanced_mean(pair_likelihood(theta, similar), similar, counted)
+        gap = quantization_gap(outputs)
+        return likelihood + self.options.quantization * gap, likelihood, gap

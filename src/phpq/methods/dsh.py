@@ -13,6 +13,7 @@ from dataclasses import dataclass
 import torch.nn.functional as F
 from torch import Tensor
 
+from phpq.config import option
 from phpq.methods.hashing import (
     HashingMethod,
     balanced_mean,
@@ -20,7 +21,6 @@ from phpq.methods.hashing import (
     similar_pairs,
     squared_distances,
 )
-from phpq.model.method import option
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,10 +45,7 @@ class DSH(HashingMethod):
         distances = squared_distances(outputs) / self.bits
         pairs = similar * distances + (1 - similar) * F.relu(self.options.margin - distances)
         contrastive = balanced_mean(
-            pairs / 2,
-            similar,
-            other_images(labels),
-            similar_share=self.options.similar_share,
+            pairs / 2, similar, other_images(labels), similar_share=self.options.similar_share
         )
         gap = (outputs.abs() - 1).abs().mean()
         return contrastive + 2 * self.options.alpha * gap, contrastive, gap

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
+from phpq.config import option
 from phpq.methods.hashing import HashingMethod, batch_triplet_loss
-from phpq.model.method import MethodSetup, option
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,15 +28,10 @@ class DTH(HashingMethod):
     """Codes that are closer to their class than to others by a margin."""
 
     option_type = DTHOptions
-
-    def __init__(self, setup: MethodSetup, options: DTHOptions) -> None:
-        super().__init__(setup, options)
-        self.margin = options.margin_base + options.margin_share * self.bits
-
-    def squash(self, outputs: Tensor) -> Tensor:
-        """Bound the outputs by tanh."""
-        return outputs.tanh()
+    options: DTHOptions
+    bounded = True
 
     def loss(self, outputs: Tensor, labels: Tensor, rows: Tensor) -> tuple[Tensor, ...]:
         """Return the triplet loss per bit."""
-        return (batch_triplet_loss(outputs, labels, self.margin) / self.bits,)
+        margin = self.options.margin_base + self.options.margin_share * self.bits
+        return (batch_triplet_loss(outputs, labels, margin) / self.bits,)

@@ -23,15 +23,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from phpq.config import option
 from phpq.methods.asymmetric import AsymmetricHashing
-from phpq.model.method import (
-    EpochChange,
-    Learned,
-    MethodSetup,
-    TrainingSet,
-    option,
-    pack_bits,
-)
+from phpq.model.method import EpochChange, Learned, MethodSetup, TrainingSet, pack_bits
 
 PARTS = 4
 PUBLISHED = 12.0  # bits at which the published similarity term has weight 1
@@ -66,16 +60,17 @@ class ExchNet(AsymmetricHashing):
     option_type = ExchNetOptions
     options: ExchNetOptions
     levels = 2
+    views = 1 + PARTS  # the image and its parts
     gamma = 0.0
     anchors: Tensor  # (classes, PARTS, D) float32
     known: Tensor  # (classes,) float32: 1 where there are anchors
     sums: Tensor  # (classes, PARTS, D) float32, of this epoch
     counts: Tensor  # (classes,) float32, of this epoch
     swaps: Tensor  # (N, PARTS) float32: 1 where a part is to be swapped in this epoch
+    swapping = False
 
     def __init__(self, setup: MethodSetup, options: ExchNetOptions) -> None:
         super().__init__(setup, options)
-        self.swapping = False
         third, fourth = self.backbone.channels
         self.attention = nn.Sequential(
             nn.Conv2d(third, PARTS, 1, bias=False), nn.BatchNorm2d(PARTS), nn.ReLU()
@@ -86,14 +81,9 @@ class ExchNet(AsymmetricHashing):
             nn.ReLU(),
         )
 
-    @property
-    def descriptor_dim(self) -> int:
-        """Length of the image and its parts together."""
-        return (1 + PARTS) * self.backbone.channels[-1]
-
     def start(self, training: TrainingSet) -> None:
         """Make room for anchors and swaps, besides u and V."""
-        AsymmetricHashing.start(self, training)
+        super().start(training)
         device, classes = training.labels.device, training.num_classes
         self.anchors = torch.zeros(classes, PARTS, self.backbone.channels[-1], device=device)
         self.sums = torch.zeros_like(self.anchors)
@@ -115,11 +105,10 @@ class ExchNet(AsymmetricHashing):
         self.known.copy_(torch.where(seen, 1.0, self.known))
         self.sums.zero_()
         self.counts.zero_()
+        generator = torch.Generator().manual_seed(training.seed * 1_000_003 + epoch)
+        self.swaps.copy_(torch.rand(self.swaps.shape, generator=generator) < self.options.swap)
         before = self.swapping
         self.swapping = epoch >= first_swap(training.epochs, self.options.swap_share)
-        generator = torch.Generator().manual_seed(training.seed * 1_000_003 + epoch)
-        drawn = torch.rand(self.swaps.shape, generator=generator) < self.options.swap
-        self.swaps.copy_(drawn)
         return EpochChange(new_step=before != self.swapping)
 
     def extract(self, images: Tensor) -> Any:

@@ -9,11 +9,11 @@ Their weight of similar pairs (the number of classes) is the balance of both kin
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import cast
 
 import torch
 from torch import Tensor
 
+from phpq.config import option
 from phpq.methods.hashing import (
     HashingMethod,
     balanced_mean,
@@ -21,7 +21,7 @@ from phpq.methods.hashing import (
     pair_likelihood,
     similar_pairs,
 )
-from phpq.model.method import EpochChange, MethodSetup, TrainingSet, option
+from phpq.model.method import EpochChange, MethodSetup, TrainingSet
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +38,7 @@ class HashNet(HashingMethod):
 
     option_type = HashNetOptions
     options: HashNetOptions
+    beta: Tensor  # scalar
 
     def __init__(self, setup: MethodSetup, options: HashNetOptions) -> None:
         super().__init__(setup, options)
@@ -47,12 +48,12 @@ class HashNet(HashingMethod):
     def prepare_epoch(self, epoch: int, training: TrainingSet) -> EpochChange:
         """Sharpen the tanh; in place, since a captured step reads it."""
         progress = epoch / training.epochs
-        cast(Tensor, self.beta).fill_((1 + self.options.growth * progress) ** 0.5)
+        self.beta.fill_((1 + self.options.growth * progress) ** 0.5)
         return EpochChange()
 
     def squash(self, outputs: Tensor) -> Tensor:
         """Apply the tanh of this epoch."""
-        return (cast(Tensor, self.beta) * outputs).tanh()
+        return (self.beta * outputs).tanh()
 
     def loss(self, outputs: Tensor, labels: Tensor, rows: Tensor) -> tuple[Tensor, ...]:
         """Return the pair loss over all pairs of the batch."""

@@ -9,16 +9,15 @@ is that of PQ.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import cast
 
 import numpy as np
-import torch
 from torch import Tensor
 
 from phpq.codes import FloatArray
+from phpq.config import option
 from phpq.methods.pq import PQ
 from phpq.methods.shallow import Numbers, principal_axes
-from phpq.model.method import MethodSetup, option
+from phpq.model.method import MethodSetup
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,12 +33,13 @@ class OPQ(PQ):
 
     option_type = OPQOptions
     options: OPQOptions
+    centre: Tensor  # of unit features
+    rotation: Tensor
 
     def __init__(self, setup: MethodSetup, options: OPQOptions) -> None:
         super().__init__(setup, options)
         total = self.num_codebooks * self.sub_dim
-        self.register_buffer("centre", torch.zeros(self.feature_dim))  # of unit features
-        self.register_buffer("rotation", torch.zeros(total, self.feature_dim))
+        self.reserve(centre=(self.feature_dim,), rotation=(total, self.feature_dim))
 
     def choose_sub_dim(self) -> int:
         """Return the length of a block: as many axes as fit, but at least one per codebook."""
@@ -47,7 +47,7 @@ class OPQ(PQ):
 
     def transform(self, features: Tensor) -> Tensor:
         """Reduce and rotate centred features (N, C) of unit length to (N, M sub_dim)."""
-        return (features - cast(Tensor, self.centre)) @ cast(Tensor, self.rotation).T
+        return (features - self.centre) @ self.rotation.T
 
     def fit(self, features: FloatArray, seed: int) -> None:
         """Find axes, rotation and codewords."""
@@ -56,8 +56,7 @@ class OPQ(PQ):
         axes = np.zeros((total, self.feature_dim))
         axes[: len(found.axes)] = found.axes
         rows = ((features - found.mean) @ axes.T).astype(np.float32)
-        self.store("centre", found.mean)
-        self.store("rotation", self._rotation(rows, seed) @ axes)
+        self.store(centre=found.mean, rotation=self._rotation(rows, seed) @ axes)
         super().fit(features, seed)
 
     def _rotation(self, rows: FloatArray, seed: int) -> Numbers:

@@ -7,14 +7,14 @@ spreads classes over the cube. L = CE(s (cos(u, c) - m 1_y)), batch norm on the 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import cast
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from phpq.config import option
 from phpq.methods.hashing import HashingMethod
-from phpq.model.method import MethodSetup, option
+from phpq.model.method import MethodSetup
 
 CENTRE_SEED = 7  # the centres are part of the method, not of the run
 
@@ -31,9 +31,9 @@ class OrthoHash(HashingMethod):
     """Codes that lie close to the random centre of their class."""
 
     centred = True  # part of the method
-
     option_type = OrthoHashOptions
     options: OrthoHashOptions
+    centres: Tensor  # (classes, bits) float32 of -1 and +1
 
     def __init__(self, setup: MethodSetup, options: OrthoHashOptions) -> None:
         super().__init__(setup, options)
@@ -43,6 +43,6 @@ class OrthoHash(HashingMethod):
 
     def loss(self, outputs: Tensor, labels: Tensor, rows: Tensor) -> tuple[Tensor, ...]:
         """Return the margin cross-entropy of the cosines to all centres."""
-        cosines = F.normalize(outputs) @ F.normalize(cast(Tensor, self.centres)).T
+        cosines = F.normalize(outputs) @ F.normalize(self.centres).T
         margins = self.options.margin * F.one_hot(labels, self.setup.num_classes)
         return (F.cross_entropy(self.options.scale * (cosines - margins), labels),)

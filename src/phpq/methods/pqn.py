@@ -20,15 +20,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from phpq.codes import Codebooks
-from phpq.methods.hashing import other_images, similar_pairs
-from phpq.model.method import (
-    EpochChange,
-    Learned,
-    Method,
-    MethodSetup,
-    TrainingSet,
-    option,
-)
+from phpq.config import option
+from phpq.methods.hashing import triplet_mask
+from phpq.model.method import EpochChange, Learned, Method, MethodSetup, TrainingSet
 from phpq.model.quantizer import ProductQuantizer
 
 
@@ -44,7 +38,6 @@ class PQN(Method):
     """A product quantizer whose triplets compare embeddings with reconstructions."""
 
     terms = ("triplets", "classification")
-
     option_type = PQNOptions
     options: PQNOptions
 
@@ -108,17 +101,8 @@ class PQN(Method):
 def asymmetric_triplet_loss(
     anchors: Tensor, reconstructions: Tensor, labels: Tensor, scale: float
 ) -> Tensor:
-    """Average log(1 + exp(scale (<x, s-> - <x, s+>))) over all triplets of a batch.
-
-    Args:
-        anchors: x (B, D).
-        reconstructions: s (B, D).
-        labels: (B,) int64.
-        scale: Of the inner products.
-    """
+    """Average log(1 + exp(scale (<x, s-> - <x, s+>))) of x and s (B, D) over all triplets."""
     products = scale * (anchors @ reconstructions.T)  # (B, B): image against reconstruction
-    similar = similar_pairs(labels)
-    positive = (similar * other_images(labels))[:, :, None]  # (B, P, 1)
-    triplets = positive * (1 - similar)[:, None, :]  # (B, P, N)
+    triplets = triplet_mask(labels)
     losses = F.softplus(products[:, None, :] - products[:, :, None])
     return (losses * triplets).sum() / triplets.sum().clamp(min=1)

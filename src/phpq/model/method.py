@@ -28,22 +28,12 @@ from phpq.config import (
     ModelConfig,
     QuantizerConfig,
     RunConfig,
+    out_of_range,
 )
 from phpq.errors import ConfigError, nearest_hint
 from phpq.model.backbone import Backbone, build_backbone
 
 Options = TypeVar("Options")
-
-_RANGES: dict[str, Callable[[float], bool]] = {
-    "above 0": lambda value: value > 0,
-    "0 or more": lambda value: value >= 0,
-    "in (0, 1)": lambda value: 0 < value < 1,
-    "in [0, 1)": lambda value: 0 <= value < 1,
-    "in (0, 1]": lambda value: 0 < value <= 1,
-    "in [0, 1]": lambda value: 0 <= value <= 1,
-    "in [0, 2)": lambda value: 0 <= value < 2,
-    "a whole number from 1": lambda value: value >= 1 and float(value).is_integer(),
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,7 +118,7 @@ class Method(nn.Module):
         query_norm: How queries are scored, see `Codebooks.lookup_tables`.
         embedding_dim: D of `embed`.
         fitted_last: Codes exist only after `complete`: there is nothing to evaluate before.
-        option_type: A dataclass of numbers made by `option`.
+        option_type: A dataclass of numbers made by `phpq.config.option`.
     """
 
     terms: ClassVar[tuple[str, ...]] = ()
@@ -228,27 +218,21 @@ def build_method(config: RunConfig, num_classes: int, *, load_weights: bool = Tr
     return kind(setup, read_options(kind.option_type, config.method))
 
 
-def option(default: float, allowed: str) -> Any:
-    """Declare a number of a method, with its default and the range that it must lie in."""
-    return field(default=default, metadata={"allowed": allowed})
-
-
 def read_options(kind: type[Options], config: MethodConfig) -> Options:
     """Build a method's own numbers from `method.options`, and check them."""
-    known = {item.name: item for item in dataclasses.fields(cast(Any, kind))}
+    known = [item.name for item in dataclasses.fields(cast(Any, kind))]
     faults = [
         f"The method {config.name!r} has no option {name!r}. "
         + (nearest_hint(name, known) if known else "It has none.")
         for name in config.options
         if name not in known
     ]
-    for name, value in config.options.items():
-        allowed = known[name].metadata["allowed"] if name in known else ""
-        if allowed and not _RANGES[allowed](value):
-            faults.append(f"method.options.{name}={value} of {config.name!r} must be {allowed}.")
+    options = kind(**{name: value for name, value in config.options.items() if name in known})
+    for name, value, allowed in out_of_range(options):
+        faults.append(f"method.options.{name}={value} of {config.name!r} must be {allowed}.")
     if faults:
         raise ConfigError("\n".join(faults))
-    return kind(**config.options)
+    return options
 
 
 @torch.no_grad()
