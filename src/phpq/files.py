@@ -59,12 +59,7 @@ def write_json(path: Path, content: dict[str, Any]) -> None:
 
 
 def read_json(path: Path, *, remedy: str) -> dict[str, Any]:
-    """Read one JSON object.
-
-    Args:
-        path: The file.
-        remedy: What to do if it is damaged, for the message.
-    """
+    """Read one JSON object; the message about a damaged one ends with the remedy."""
     try:
         content = json.loads(path.read_text("utf-8"))
     except (OSError, ValueError) as error:

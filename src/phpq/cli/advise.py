@@ -32,10 +32,10 @@ def advise(
     """
     from phpq.config import CONFIG_FILE
     from phpq.gallery.advice import COMMON_BITS, advise_run, find_runs
+    from phpq.index.layout import most_bytes
 
     folders = list(runs or ())
-    is_run = (Path(source) / CONFIG_FILE).is_file()
-    if is_run:
+    if (Path(source) / CONFIG_FILE).is_file():
         folders.insert(0, Path(source))
     else:
         from phpq.data import open_dataset
@@ -48,17 +48,21 @@ def advise(
             progress("measuring", number, len(found))
             advice.append(advise_run(run, size))
     advice.sort(key=lambda row: (row.bits, -row.map_percent))
+    lengths = [
+        {
+            "bits": n,
+            "bytes": n // 8 * size,
+            "memory_at_most": most_bytes(size, num_codebooks=n // 8),
+        }
+        for n in COMMON_BITS
+    ]
     if as_json:
-        lengths = [
-            {"bits": bits, "bytes": bits // 8 * size, "memory_at_most": _most_memory(bits, size)}
-            for bits in COMMON_BITS
-        ]
         rows = [row.to_dict() for row in advice]
         print_json({"source": source, "size": size, "runs": rows, "code_bytes": lengths})
     elif advice:
         _print_measured(advice, size)
     else:
-        _print_sizes(source, size)
+        _print_sizes(source, size, lengths)
 
 
 def _print_measured(advice: list[CodeAdvice], size: int) -> None:
@@ -85,54 +89,33 @@ def _print_measured(advice: list[CodeAdvice], size: int) -> None:
     results().print(table)
     timed = max(row.timed_rows for row in advice)
     scaled = "" if timed >= size else f", scaled from {timed:,} rows"
-    images = sorted({row.images for row in advice})
+    images = " or ".join(f"{count:,}" for count in sorted({row.images for row in advice}))
+    seen = f"extrapolated from the evaluated gallery ({images} images; Chao1, a lower bound)"
+    rows = f"{timed:,} made-up rows that repeat as the run's codes do"
     print_facts(
         (
             ("bytes", "computed: of one code"),
             ("MAP", "measured by phpq evaluate, on the run's own data set"),
-            (
-                "distinct",
-                "computed: codes that differ, extrapolated from the evaluated gallery "
-                f"({' or '.join(f'{count:,}' for count in images)} images; Chao1, a lower bound)",
-            ),
+            ("distinct", f"computed: codes that differ, {seen}"),
             ("ties", "computed: images that share a code, on average"),
             ("in memory", f"measured: codes and index{scaled}"),
-            (
-                "ms/query",
-                f"measured: top 10 on one thread, {timed:,} made-up rows that repeat as the run's "
-                "codes do",
-            ),
+            ("ms/query", f"measured: top 10 on one thread, {rows}"),
         )
     )
 
 
-def _most_memory(bits: int, size: int) -> int:
-    """Return the bytes of codes and index, however the codes repeat."""
-    from phpq.index.layout import most_bytes
-
-    return most_bytes(size, num_codebooks=bits // 8)
-
-
-def _print_sizes(source: str, size: int) -> None:
+def _print_sizes(source: str, size: int, lengths: list[dict[str, int]]) -> None:
     from rich.table import Table
 
     from phpq.cli.gallery import readable_bytes
-    from phpq.gallery.advice import COMMON_BITS
 
     table = Table(title=f"codes of {size:,} images (computed)", title_justify="left")
     for name in ("bits", "bytes/image", "codes", "in memory at most", "possible codes"):
         table.add_column(name, justify="right")
-    for bits in COMMON_BITS:
-        total = readable_bytes(bits // 8 * size)
-        most = readable_bytes(_most_memory(bits, size))
-        table.add_row(f"{bits}", f"{bits // 8}", total, most, f"2^{bits}")
+    for length in lengths:
+        bits = length["bits"]
+        sizes = (readable_bytes(length[name]) for name in ("bytes", "memory_at_most"))
+        table.add_row(f"{bits}", f"{bits // 8}", *sizes, f"2^{bits}")
     results().print(table)
-    print_facts(
-        (
-            ("measured", "nothing: no evaluated run was given"),
-            (
-                "next",
-                f"phpq train {source} --bits 32; phpq evaluate RUN; and again with --runs RUN",
-            ),
-        )
-    )
+    command = f"phpq train {source} --bits 32; phpq evaluate RUN; and again with --runs RUN"
+    print_facts((("measured", "nothing: no evaluated run was given"), ("next", command)))

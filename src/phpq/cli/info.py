@@ -43,10 +43,8 @@ def info(
         rows = _run_rows(content)
     else:
         dataset = open_dataset(what, home=home())
-        with progress_bars() as progress:
-            content = describe.describe_dataset(
-                dataset, check_images=check_images, progress=progress
-            )
+        with progress_bars() as bars:
+            content = describe.describe_dataset(dataset, check_images=check_images, progress=bars)
         rows = _dataset_rows(content)
     if as_json:
         print_json(content)
@@ -78,17 +76,16 @@ def _run_rows(content: dict[str, Any]) -> list[tuple[str, str]]:
         ("epochs", f"{epochs['done']} of {epochs['planned']}, {state}"),
     ]
     if scores:
-        last, best = scores["last"], scores["best"]
-        text = f"{last['map']:.2f} last (epoch {last['epoch']}), "
-        rows.append(("MAP", text + f"{best['map']:.2f} best (epoch {best['epoch']})"))
-    if health["distinct_codes"] is not None:
-        rows.append(
-            (
-                "codes",
-                f"{health['distinct_codes']:,} distinct, {health['dead_codewords']:,} dead "
-                f"codewords, {health['entropy_bits']:.2f} bits of entropy a codebook",
-            )
+        shown = (
+            f"{scores[n]['map']:.2f} {n} (epoch {scores[n]['epoch']})" for n in ("last", "best")
         )
+        rows.append(("MAP", ", ".join(shown)))
+    if health["distinct_codes"] is not None:
+        counts = (
+            f"{health['distinct_codes']:,} distinct, {health['dead_codewords']:,} dead codewords"
+        )
+        entropy = f"{health['entropy_bits']:.2f} bits of entropy per codebook"
+        rows.append(("codes", f"{counts}, {entropy}"))
     if content["evaluation"]:
         rows.append(("evaluation", content["evaluation"]["folder"]))
     return rows
