@@ -21,16 +21,6 @@ from phpq.config import (
 )
 from phpq.errors import ConfigError, nearest_hint
 
-__all__ = [
-    "RECIPES",
-    "absolute_weights",
-    "classifier_config",
-    "default_weights",
-    "drawn_settings",
-    "remaining_config",
-    "resolve_config",
-]
-
 # Drawn birds are learned from nothing by timm's smallest ResNet; whole views, since crops of such
 # small pictures lose the marks that tell species apart.
 _DRAWN = (

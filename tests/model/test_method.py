@@ -12,11 +12,11 @@ import pytest
 import torch
 
 from phpq.binary_codes import pack_signs
-from phpq.config import MethodConfig, option
+from phpq.config import RECIPES, MethodConfig, option
 from phpq.errors import ConfigError
 from phpq.model import Network, build_method
 from phpq.model.method import Method, pack_bits, read_options
-from phpq.recipes import RECIPES, resolve_config
+from phpq.recipes import resolve_config
 from tiny_runs import CLASSES, tiny_config
 
 

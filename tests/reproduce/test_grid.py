@@ -6,9 +6,8 @@ from multiprocessing.reduction import ForkingPickler
 import pytest
 
 from made_up_grids import tiny_plan, tiny_subject
-from phpq.config import override, to_dict
+from phpq.config import RECIPES, override, to_dict
 from phpq.errors import ConfigError
-from phpq.recipes import RECIPES
 from phpq.reproduce.grid import make_plan, recorded_config, same_settings
 
 

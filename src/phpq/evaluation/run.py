@@ -17,7 +17,7 @@ import numpy as np
 
 from phpq._version import __version__
 from phpq.codes import CodeArray
-from phpq.config import to_dict
+from phpq.config import RECIPES, to_dict
 from phpq.data import Dataset, SkippedImage, hold_out
 from phpq.errors import ConfigError
 from phpq.evaluation.embedding import EmbeddedImages, Progress, embed_readable
@@ -29,7 +29,6 @@ from phpq.evaluation.snapshot import take_snapshot, write_snapshot
 from phpq.evaluation.timing import SearchTiming, time_search
 from phpq.files import write_json
 from phpq.index import FlatIndex
-from phpq.recipes import RECIPES
 from phpq.report.pictures import draw_hits, hit_rows, spread_queries
 
 if TYPE_CHECKING:

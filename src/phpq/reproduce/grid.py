@@ -15,9 +15,9 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
-from phpq.config import RunConfig, override, parse, to_dict, with_bits
+from phpq.config import RECIPES, RunConfig, override, parse, to_dict, with_bits
 from phpq.errors import ConfigError
-from phpq.recipes import RECIPES, classifier_config, resolve_config
+from phpq.recipes import classifier_config, resolve_config
 from phpq.reproduce.rows import FIGURES, Row, check_methods, expand_targets, rows_of
 from phpq.reproduce.subject import Subject
 

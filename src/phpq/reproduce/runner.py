@@ -24,7 +24,8 @@ from importlib.util import find_spec
 from multiprocessing.connection import Connection
 from typing import Any
 
-from phpq.recipes import RECIPES, remaining_config
+from phpq.config import RECIPES
+from phpq.recipes import remaining_config
 from phpq.reproduce.grid import SHARED, Cell, GridPlan, recorded_config
 from phpq.reproduce.store import FAILED, Store, record_head
 from phpq.reproduce.work import run_cell
