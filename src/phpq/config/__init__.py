@@ -14,8 +14,8 @@ from phpq.config.stages import (
     QuantizerConfig,
     RunConfig,
     TrainingConfig,
+    in_range,
     option,
-    out_of_range,
     with_bits,
 )
 
@@ -30,8 +30,8 @@ __all__ = [
     "Recipe",
     "RunConfig",
     "TrainingConfig",
+    "in_range",
     "option",
-    "out_of_range",
     "override",
     "parse",
     "read_toml",

@@ -9,7 +9,7 @@ import dataclasses
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 from phpq.config.methods import RECIPES
 from phpq.errors import ConfigError, nearest_hint
@@ -29,17 +29,18 @@ _RANGES: dict[str, Callable[[float], bool]] = {
 }
 
 
-def option(default: float, allowed: str) -> Any:
-    """Declare a number of a stage or a method, with its default and the range it must lie in."""
-    return field(default=default, metadata={"allowed": allowed})
+def option(default: float, allowed: str, *, name: str = "") -> Any:
+    """Declare a number of a stage or of a method, with its default and the range it must lie in.
+
+    `name` is for a method that has something else by the option's name.
+    """
+    return field(default=default, metadata={"allowed": allowed, "name": name})
 
 
-def out_of_range(options: Any) -> Iterator[tuple[str, float, str]]:
-    """Yield name, value and allowed range of each `option` of a dataclass that is outside it."""
-    for item in dataclasses.fields(options):
-        value, allowed = getattr(options, item.name), item.metadata.get("allowed")
-        if allowed and not _RANGES[allowed](value):
-            yield item.name, value, allowed
+def in_range(declared: dataclasses.Field[Any], value: float) -> bool:
+    """Tell whether a value lies in the range that `option` declared, if any."""
+    allowed = declared.metadata.get("allowed")
+    return not allowed or _RANGES[allowed](value)
 
 
 class _Stage:
@@ -48,8 +49,11 @@ class _Stage:
     __slots__ = ()
 
     def __post_init__(self) -> None:
-        own = (_refusal(f"{name}={value}", range_) for name, value, range_ in out_of_range(self))
-        faults = [*own, *self._contradictions()]
+        faults = list(self._contradictions())
+        for item in dataclasses.fields(cast(Any, self)):
+            value = getattr(self, item.name)
+            if not in_range(item, value):
+                faults.append(_refusal(f"{item.name}={value}", item.metadata["allowed"]))
         if faults:
             stage = type(self).__name__.removesuffix("Config").lower()
             raise ConfigError("\n".join(f"{stage}.{fault}" for fault in faults))

@@ -13,7 +13,7 @@ size; a published weight of 200 is gamma = 0.2 at 32 bits and 30 images per clas
 
 from __future__ import annotations
 
-from typing import Any, cast
+from typing import cast
 
 import torch
 from torch import Tensor, nn
@@ -84,8 +84,8 @@ class AsymmetricHashing(HashingMethod):
     database: Tensor  # V (N, bits) float32 of -1 and +1
     started = False
 
-    def __init__(self, setup: MethodSetup, options: Any) -> None:
-        super().__init__(setup, options)
+    def __init__(self, setup: MethodSetup) -> None:
+        super().__init__(setup)
         self.norm = nn.BatchNorm1d(self.descriptor_dim, affine=False)
 
     def standardise(self, descriptors: Tensor) -> Tensor:

@@ -13,7 +13,6 @@ the classifier of mean F, so that there is a likeliest class. The loss of b is t
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import cast
 
 import torch
@@ -21,16 +20,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from phpq.config import option
-from phpq.methods.hashing import ClassifiedHashing, CodeOptions
+from phpq.methods.hashing import ClassifiedHashing
 from phpq.model.method import Learned, MethodSetup, pack_bits
-
-
-@dataclass(frozen=True, slots=True)
-class CFHOptions(CodeOptions):
-    """Numbers of the method, besides those of its loss."""
-
-    focus: float = option(10.0, "0 or more")  # s, how sharply a class looks at what resembles it
-    semantics: float = option(1.0, "0 or more")  # weight of learning the class embeddings
 
 
 class CFH(ClassifiedHashing):
@@ -38,11 +29,12 @@ class CFH(ClassifiedHashing):
 
     views = 2  # region and image
     terms = ("classification", "triplet", "quantization", "semantics")
-    option_type = CFHOptions
-    options: CFHOptions
+    focus: float = option(10.0, "0 or more")  # s, how sharply a class looks at what resembles it
+    # Weight of learning the class embeddings.
+    semantics_weight: float = option(1.0, "0 or more", name="semantics")
 
-    def __init__(self, setup: MethodSetup, options: CFHOptions) -> None:
-        super().__init__(setup, options)
+    def __init__(self, setup: MethodSetup) -> None:
+        super().__init__(setup)
         self.semantics = nn.Linear(self.backbone.channels[-1], setup.num_classes)
 
     def extract(self, images: Tensor) -> Tensor:
@@ -58,7 +50,7 @@ class CFH(ClassifiedHashing):
         """Return A (B, h * w), which sums to 1, of F as classes (B,) int64 look at it."""
         embeddings = F.normalize(self.semantics.weight[classes])
         cosines = (embeddings[:, None] @ F.normalize(features, dim=1)).squeeze(1)
-        return (self.options.focus * cosines).softmax(1)
+        return (self.focus * cosines).softmax(1)
 
     def code(self, features: Tensor, classes: Tensor) -> Tensor:
         """Return b (B, bits) of F as classes (B,) look at it."""
@@ -69,9 +61,9 @@ class CFH(ClassifiedHashing):
         """Learn the code of the labelled class, and which class that is."""
         outputs = self.code(extracted, labels)
         total, *parts = self.loss(outputs, labels, rows)
-        scores, smoothing = self.class_scores(extracted), self.options.smoothing
+        scores, smoothing = self.class_scores(extracted), self.smoothing
         semantics = F.cross_entropy(scores, labels, label_smoothing=smoothing)
-        total = total + self.options.semantics * semantics
+        total = total + self.semantics_weight * semantics
         return Learned(total, (*parts, semantics), pack_bits(outputs))
 
     def bit_values(self, images: Tensor) -> Tensor:

@@ -9,8 +9,6 @@ of 16 bits hold near twins, whose classes no network could tell apart.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 import torch
 import torch.nn.functional as F
@@ -26,23 +24,15 @@ CENTRE_SEED = 7  # the centres are part of the method, not of the run
 DRAWS_PER_CENTRE = 64  # random codes among which the centres are chosen
 
 
-@dataclass(frozen=True, slots=True)
-class CSQOptions:
-    """Numbers of the method."""
-
-    quantization: float = option(1e-4, "0 or more")  # lambda, weight of the mean (|tanh(u)| - 1)^2
-
-
 class CSQ(HashingMethod):
     """Codes that match the centre of their class bit by bit."""
 
     terms = ("centre", "quantization")
-    option_type = CSQOptions
-    options: CSQOptions
+    quantization: float = option(1e-4, "0 or more")  # lambda, weight of the mean (|tanh(u)| - 1)^2
     centres: Tensor  # (classes, bits) float32 of -1 and +1
 
-    def __init__(self, setup: MethodSetup, options: CSQOptions) -> None:
-        super().__init__(setup, options)
+    def __init__(self, setup: MethodSetup) -> None:
+        super().__init__(setup)
         centres = torch.from_numpy(hash_centres(setup.num_classes, self.bits))
         self.register_buffer("centres", centres, persistent=False)
 
@@ -51,7 +41,7 @@ class CSQ(HashingMethod):
         wanted = (self.centres[labels] + 1) / 2
         centre = F.binary_cross_entropy_with_logits(2 * outputs, wanted)
         gap = quantization_gap(outputs.tanh())
-        return centre + self.options.quantization * gap, centre, gap
+        return centre + self.quantization * gap, centre, gap
 
 
 def hash_centres(num_classes: int, bits: int) -> FloatArray:

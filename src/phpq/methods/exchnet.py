@@ -33,18 +33,6 @@ TINY = 1e-6  # under roots, whose slope is infinite at 0
 
 
 @dataclass(frozen=True, slots=True)
-class ExchNetOptions:
-    """Numbers of the method."""
-
-    spatial: float = option(1.0, "0 or more")  # weight of the difference of the parts' places
-    channel: float = option(1.0, "0 or more")  # weight of the difference of their features
-    channel_margin: float = option(0.4, "in [0, 1]")  # Hellinger distance that is enough
-    anchor: float = option(1.0, "0 or more")  # weight of the distance to the class's anchors
-    swap: float = option(0.5, "in [0, 1]")  # how likely a part is swapped
-    swap_share: float = option(0.125, "in [0, 1]")  # share of the epochs, the last, that swap
-
-
-@dataclass(frozen=True, slots=True)
 class Parts:
     """What the network sees in a batch."""
 
@@ -57,8 +45,12 @@ class ExchNet(AsymmetricHashing):
     """Codes of parts that stand for their class."""
 
     terms = ("similarity", "spatial", "channel", "anchor")
-    option_type = ExchNetOptions
-    options: ExchNetOptions
+    spatial: float = option(1.0, "0 or more")  # weight of the difference of the parts' places
+    channel: float = option(1.0, "0 or more")  # weight of the difference of their features
+    channel_margin: float = option(0.4, "in [0, 1]")  # Hellinger distance that is enough
+    anchor: float = option(1.0, "0 or more")  # weight of the distance to the class's anchors
+    swap: float = option(0.5, "in [0, 1]")  # how likely a part is swapped
+    swap_share: float = option(0.125, "in [0, 1]")  # share of the epochs, the last, that swap
     levels = 2
     views = 1 + PARTS  # the image and its parts
     gamma = 0.0
@@ -69,8 +61,8 @@ class ExchNet(AsymmetricHashing):
     swaps: Tensor  # (N, PARTS) float32: 1 where a part is to be swapped in this epoch
     swapping = False
 
-    def __init__(self, setup: MethodSetup, options: ExchNetOptions) -> None:
-        super().__init__(setup, options)
+    def __init__(self, setup: MethodSetup) -> None:
+        super().__init__(setup)
         third, fourth = self.backbone.channels
         self.attention = nn.Sequential(
             nn.Conv2d(third, PARTS, 1, bias=False), nn.BatchNorm2d(PARTS), nn.ReLU()
@@ -106,9 +98,9 @@ class ExchNet(AsymmetricHashing):
         self.sums.zero_()
         self.counts.zero_()
         generator = torch.Generator().manual_seed(training.seed * 1_000_003 + epoch)
-        self.swaps.copy_(torch.rand(self.swaps.shape, generator=generator) < self.options.swap)
+        self.swaps.copy_(torch.rand(self.swaps.shape, generator=generator) < self.swap)
         before = self.swapping
-        self.swapping = epoch >= first_swap(training.epochs, self.options.swap_share)
+        self.swapping = epoch >= first_swap(training.epochs, self.swap_share)
         return EpochChange(new_step=before != self.swapping)
 
     def extract(self, images: Tensor) -> Any:
@@ -136,7 +128,7 @@ class ExchNet(AsymmetricHashing):
     def objective(self, extracted: Any, labels: Tensor, rows: Tensor) -> Learned:
         """Return the loss; in the last epochs, of exchanged parts."""
         seen: Parts = extracted
-        options, parts = self.options, seen.parts
+        parts = seen.parts
         self.sums.index_add_(0, labels, parts.detach())
         self.counts.index_add_(0, labels, torch.ones_like(labels, dtype=torch.float32))
         anchor = parts.new_zeros(())
@@ -147,8 +139,8 @@ class ExchNet(AsymmetricHashing):
         outputs = self.code(seen.whole, parts)
         similarity = self.similarity_loss(outputs, labels, rows)
         spatial = 1 - hellinger(seen.maps)
-        channel = F.relu(options.channel_margin - hellinger(seen.parts))
-        others = options.spatial * spatial + options.channel * channel + options.anchor * anchor
+        channel = F.relu(self.channel_margin - hellinger(seen.parts))
+        others = self.spatial * spatial + self.channel * channel + self.anchor * anchor
         total = similarity + others / self.published_scale
         return Learned(total, (similarity, spatial, channel, anchor), pack_bits(outputs))
 

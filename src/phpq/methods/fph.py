@@ -17,7 +17,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from phpq.methods.hashing import ClassifiedHashing, CodeOptions
+from phpq.methods.hashing import ClassifiedHashing
 from phpq.model.method import MethodSetup
 
 WIDTH = 256  # of the vertical pyramid
@@ -30,8 +30,8 @@ class FPH(ClassifiedHashing):
     levels = 4
     descriptor_dim = WIDTH
 
-    def __init__(self, setup: MethodSetup, options: CodeOptions) -> None:
-        super().__init__(setup, options)
+    def __init__(self, setup: MethodSetup) -> None:
+        super().__init__(setup)
         first, second, third, fourth = self.backbone.channels
         self.vertical = nn.ModuleList(nn.Linear(width, WIDTH) for width in (third, fourth))
         cells = (width * GRID**2 for width in (first, second))

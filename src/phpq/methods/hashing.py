@@ -5,8 +5,7 @@ In: pixels. Out: u (B, bits) floats while training, their signs for search. A me
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any, ClassVar, cast
+from typing import ClassVar, cast
 
 import torch
 import torch.nn.functional as F
@@ -54,8 +53,8 @@ class HashingMethod(Method):
     # Whether outputs are centred over the batch: None leaves it to `model.embedding_norm`.
     centred: ClassVar[bool | None] = None
 
-    def __init__(self, setup: MethodSetup, options: Any) -> None:
-        super().__init__(setup, options)
+    def __init__(self, setup: MethodSetup) -> None:
+        super().__init__(setup)
         self.bits = setup.quantizer.bits
         self.embedding_dim = self.bits
         self._codebooks = sign_codebooks(self.bits)
@@ -112,16 +111,6 @@ class HashingMethod(Method):
         return self._codebooks
 
 
-@dataclass(frozen=True, slots=True)
-class CodeOptions:
-    """Numbers of the loss of `ClassifiedHashing`."""
-
-    classification: float = option(1.0, "0 or more")  # weight of the cross-entropy of the code
-    smoothing: float = option(0.1, "in [0, 1)")  # share of its target spread over all classes
-    triplet: float = option(1.0, "0 or more")  # w_t, weight of the triplets
-    quantization: float = option(0.1, "0 or more")  # w_q, weight of the distance from signs
-
-
 class ClassifiedHashing(HashingMethod):
     """What FPH, SRLH and CFH share: tanh codes that a classifier can read and that triplets order.
 
@@ -133,23 +122,24 @@ class ClassifiedHashing(HashingMethod):
 
     bounded = True
     terms: ClassVar[tuple[str, ...]] = ("classification", "triplet", "quantization")
-    option_type: ClassVar[type] = CodeOptions
-    options: CodeOptions
+    classification: float = option(1.0, "0 or more")  # weight of the cross-entropy of the code
+    smoothing: float = option(0.1, "in [0, 1)")  # share of its target spread over all classes
+    triplet: float = option(1.0, "0 or more")  # w_t, weight of the triplets
+    quantization: float = option(0.1, "0 or more")  # w_q, weight of the distance from signs
 
-    def __init__(self, setup: MethodSetup, options: CodeOptions) -> None:
-        super().__init__(setup, options)
+    def __init__(self, setup: MethodSetup) -> None:
+        super().__init__(setup)
         self.classifier = nn.Linear(self.bits, setup.num_classes)
 
     def loss(self, outputs: Tensor, labels: Tensor, rows: Tensor) -> tuple[Tensor, ...]:
         """Return the loss of b (B, bits) and its three terms."""
-        options = self.options
         logits = self.classifier(outputs)
-        classification = F.cross_entropy(logits, labels, label_smoothing=options.smoothing)
+        classification = F.cross_entropy(logits, labels, label_smoothing=self.smoothing)
         margin = MARGIN_BASE + MARGIN_SHARE * self.bits
         triplet = batch_triplet_loss(outputs, labels, margin) / self.bits
         gap = quantization_gap(outputs)
-        total = options.classification * classification + options.triplet * triplet
-        return total + options.quantization * gap, classification, triplet, gap
+        total = self.classification * classification + self.triplet * triplet
+        return total + self.quantization * gap, classification, triplet, gap
 
 
 def similar_pairs(labels: Tensor, others: Tensor | None = None) -> Tensor:

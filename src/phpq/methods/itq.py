@@ -13,7 +13,7 @@ from torch import Tensor
 
 from phpq.codes import FloatArray
 from phpq.methods.shallow import Numbers, ShallowHashing, principal_axes
-from phpq.model.method import MethodSetup, NoOptions
+from phpq.model.method import MethodSetup
 
 ROUNDS = 50
 
@@ -24,8 +24,8 @@ class ITQ(ShallowHashing):
     centre: Tensor  # of unit features
     projection: Tensor
 
-    def __init__(self, setup: MethodSetup, options: NoOptions) -> None:
-        super().__init__(setup, options)
+    def __init__(self, setup: MethodSetup) -> None:
+        super().__init__(setup)
         self.check_rank(self.feature_dim, of=repr(setup.model.backbone))
         self.reserve(centre=(self.feature_dim,), projection=(self.bits, self.feature_dim))
 

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from phpq.codes import FloatArray
 from phpq.methods.shallow import ShallowHashing
-from phpq.model.method import MethodSetup, NoOptions
+from phpq.model.method import MethodSetup
 
 
 class LSH(ShallowHashing):
@@ -21,8 +21,8 @@ class LSH(ShallowHashing):
 
     projection: Tensor
 
-    def __init__(self, setup: MethodSetup, options: NoOptions) -> None:
-        super().__init__(setup, options)
+    def __init__(self, setup: MethodSetup) -> None:
+        super().__init__(setup)
         self.reserve(projection=(self.bits, self.feature_dim))
 
     def fit(self, features: FloatArray, seed: int) -> None:

@@ -8,8 +8,6 @@ is that of PQ.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 from torch import Tensor
 
@@ -20,30 +18,22 @@ from phpq.methods.shallow import Numbers, principal_axes
 from phpq.model.method import MethodSetup
 
 
-@dataclass(frozen=True, slots=True)
-class OPQOptions:
-    """Numbers of the method."""
-
-    # Principal axes that are kept, at most; rounded down to a multiple of M.
-    pca_dim: float = option(128, "a whole number from 1")
-
-
 class OPQ(PQ):
     """Nearest centroids of the blocks of a rotated feature."""
 
-    option_type = OPQOptions
-    options: OPQOptions
+    # Principal axes that are kept, at most; rounded down to a multiple of M.
+    pca_dim: float = option(128, "a whole number from 1")
     centre: Tensor  # of unit features
     rotation: Tensor
 
-    def __init__(self, setup: MethodSetup, options: OPQOptions) -> None:
-        super().__init__(setup, options)
+    def __init__(self, setup: MethodSetup) -> None:
+        super().__init__(setup)
         total = self.num_codebooks * self.sub_dim
         self.reserve(centre=(self.feature_dim,), rotation=(total, self.feature_dim))
 
     def choose_sub_dim(self) -> int:
         """Return the length of a block: as many axes as fit, but at least one per codebook."""
-        return max(1, min(int(self.options.pca_dim), self.feature_dim) // self.num_codebooks)
+        return max(1, min(int(self.pca_dim), self.feature_dim) // self.num_codebooks)
 
     def transform(self, features: Tensor) -> Tensor:
         """Reduce and rotate centred features (N, C) of unit length to (N, M sub_dim)."""

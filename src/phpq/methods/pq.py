@@ -8,8 +8,6 @@ the features, zeros are appended. faiss finds the codewords.
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 import torch
 import torch.nn.functional as F
@@ -26,8 +24,8 @@ class PQ(ShallowMethod):
 
     codewords: Tensor  # (M, K, sub_dim) float32
 
-    def __init__(self, setup: MethodSetup, options: Any) -> None:
-        super().__init__(setup, options)
+    def __init__(self, setup: MethodSetup) -> None:
+        super().__init__(setup)
         self.num_codebooks = setup.quantizer.num_codebooks
         self.codebook_size = setup.quantizer.codebook_size
         self.sub_dim = self.choose_sub_dim()

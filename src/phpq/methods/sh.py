@@ -14,7 +14,7 @@ from torch import Tensor
 
 from phpq.codes import FloatArray
 from phpq.methods.shallow import Numbers, ShallowHashing, principal_axes
-from phpq.model.method import MethodSetup, NoOptions
+from phpq.model.method import MethodSetup
 
 MARGIN = 1e-7  # by which the range is wider than what was seen
 
@@ -27,8 +27,8 @@ class SH(ShallowHashing):
     width: Tensor
     waves: Tensor  # half waves over the width
 
-    def __init__(self, setup: MethodSetup, options: NoOptions) -> None:
-        super().__init__(setup, options)
+    def __init__(self, setup: MethodSetup) -> None:
+        super().__init__(setup)
         self.check_rank(self.feature_dim, of=repr(setup.model.backbone))
         each = (self.bits,)
         self.reserve(axes=(self.bits, self.feature_dim), low=each, width=each, waves=each)

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from phpq.binary_codes import sign_codebooks
 from phpq.codes import Codebooks, FloatArray, check_embeddings
 from phpq.errors import ConfigError, NotTrainedError, ShapeError
-from phpq.model.method import Learned, Method, MethodSetup, NoOptions, TrainingSet
+from phpq.model.method import Learned, Method, MethodSetup, TrainingSet
 
 Numbers = NDArray[Any]  # fits are computed in float64, buffers are float32
 
@@ -40,8 +40,8 @@ class ShallowMethod(Method):
     mean: Tensor  # (C,) float32, of the training set's features
     fitted: Tensor  # scalar uint8: 1 once there are codes
 
-    def __init__(self, setup: MethodSetup, options: Any) -> None:
-        super().__init__(setup, options)
+    def __init__(self, setup: MethodSetup) -> None:
+        super().__init__(setup)
         self.backbone = setup.build_backbone(levels=1)
         self.feature_dim = self.backbone.channels[-1]
         if self.learns:
@@ -143,8 +143,8 @@ class ShallowMethod(Method):
 class ShallowHashing(ShallowMethod):
     """Shallow methods whose codes are the signs of `scores`; zero counts as positive."""
 
-    def __init__(self, setup: MethodSetup, options: NoOptions) -> None:
-        super().__init__(setup, options)
+    def __init__(self, setup: MethodSetup) -> None:
+        super().__init__(setup)
         self.bits = setup.quantizer.bits
         self.embedding_dim = self.bits
         self._codebooks = sign_codebooks(self.bits)

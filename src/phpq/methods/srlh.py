@@ -10,7 +10,6 @@ so the code's loss moves the squares; the loss is that of `ClassifiedHashing`.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import cast
 
 import torch
@@ -18,18 +17,11 @@ from torch import Tensor, nn
 
 from phpq.config import option
 from phpq.data.augment import cell_centres, cut_boxes
-from phpq.methods.hashing import HEAD_DEVIATION, ClassifiedHashing, CodeOptions
+from phpq.methods.hashing import HEAD_DEVIATION, ClassifiedHashing
 from phpq.model.backbone import Backbone
 from phpq.model.method import MethodSetup
 
 SCALES = 2  # stages that find a region each
-
-
-@dataclass(frozen=True, slots=True)
-class SRLHOptions(CodeOptions):
-    """Numbers of the method, besides those of its loss."""
-
-    smallest: float = option(0.35, "in (0, 1]")  # least side of a region, of the image's
 
 
 class SRLH(ClassifiedHashing):
@@ -37,11 +29,10 @@ class SRLH(ClassifiedHashing):
 
     levels = SCALES
     views = 1 + SCALES  # the image and its regions
-    option_type = SRLHOptions
-    options: SRLHOptions
+    smallest: float = option(0.35, "in (0, 1]")  # least side of a region, of the image's
 
-    def __init__(self, setup: MethodSetup, options: SRLHOptions) -> None:
-        super().__init__(setup, options)
+    def __init__(self, setup: MethodSetup) -> None:
+        super().__init__(setup)
         self.finders = nn.ModuleList(nn.Conv2d(c, 1, 1) for c in self.backbone.channels)
         for finder in self.finders:
             nn.init.normal_(cast(nn.Conv2d, finder).weight, std=HEAD_DEVIATION)
@@ -50,7 +41,7 @@ class SRLH(ClassifiedHashing):
         """Return a square (B, 3) for each stage: x, y and half side, the image being [-1, 1]^2."""
         # Detached: gradients of pixels by position are noise to the trunk.
         stages = zip(self.finders, (stage.detach().float() for stage in pyramid), strict=True)
-        return [square_of(finder(stage), self.options.smallest) for finder, stage in stages]
+        return [square_of(finder(stage), self.smallest) for finder, stage in stages]
 
     def extract(self, images: Tensor) -> Tensor:
         """Return b (B, bits) float32."""
