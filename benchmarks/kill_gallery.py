@@ -24,6 +24,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -59,7 +60,7 @@ class Change:
         return result
 
 
-class FakeEncoder:
+class FakeModel:
     """Codes from pixels: pixel (0, 0) holds what the code will be."""
 
     codebooks = Codebooks(
@@ -72,10 +73,11 @@ class FakeEncoder:
             ]
         )
     )
-    data = DataConfig(store_size=2, fit="squash")
-    batch_size = 4
+    card = SimpleNamespace(config=SimpleNamespace(data=DataConfig(store_size=2, fit="squash")))
 
-    def embed_pixels(self, pixels: np.ndarray[Any, np.dtype[np.uint8]]) -> FloatArray:
+    def embed_pixels(
+        self, pixels: np.ndarray[Any, np.dtype[np.uint8]], *, batch_size: int = 64
+    ) -> FloatArray:
         """Return the codewords that the pixels name: (n, D) float32."""
         return self.codebooks.decode(np.ascontiguousarray(pixels[:, :BOOKS, 0, 0] // 16))
 
@@ -117,7 +119,7 @@ def _record(name: str, salt: int) -> Record:
 
 def _bulk_add(store: GalleryStore, change: Change, committed: Callable[[int], None]) -> None:
     ingest.COMMIT_IMAGES = 8  # many commits, many moments to be killed in
-    live = LiveCodes(store, FakeEncoder.codebooks)
+    live = LiveCodes(store, FakeModel.codebooks)
     put, done = live.put, 0
 
     def put_and_tell(records: Any, **settings: Any) -> Any:
@@ -134,7 +136,8 @@ def _bulk_add(store: GalleryStore, change: Change, committed: Callable[[int], No
         # The salt makes the content, and so its hash, another one each time.
         image = Image.new("RGB", (2, 2), (first, second, change.salt % 251))
         rows.append({"id": name, "image": image})
-    ingest.Ingest(store, live, FakeEncoder()).run(rows, metadata={})
+    model: Any = FakeModel()
+    ingest.Ingest(store, live, model, batch_size=4).run(rows, metadata={})
 
 
 def read_state(folder: Path) -> State:
@@ -273,7 +276,7 @@ def main() -> None:
     start = time.monotonic()
     try:
         gallery = folder / "gallery"
-        manifest = new_manifest(FakeEncoder.codebooks, "made-up")
+        manifest = new_manifest(FakeModel.codebooks, "made-up")
         answer_of(lambda _: void(GalleryStore.create(gallery, manifest)))
         state: State = {}
         for _ in range(options.kills):

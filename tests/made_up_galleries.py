@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,6 +14,9 @@ from phpq.codes import Codebooks, FloatArray
 from phpq.config import DataConfig
 from phpq.gallery import GalleryStore, Record
 from phpq.gallery.manifest import new_manifest
+
+if TYPE_CHECKING:
+    from phpq.model import Model
 
 BOOKS, SIZE, SUB_DIM = 3, 4, 2
 DIM = BOOKS * SUB_DIM
@@ -57,16 +61,21 @@ def plain_scan(
     return [(name, -score) for score, _, name in sorted(scored)[:top_k]]
 
 
-class FakeEncoder:
+class FakeModel:
     """Codes from pixels: the three colours of the first pixel name the codewords."""
 
-    batch_size = 4
-    data = DataConfig(store_size=2, fit="squash")
+    card = SimpleNamespace(config=SimpleNamespace(data=DataConfig(store_size=2, fit="squash")))
 
     def __init__(self) -> None:
         self.codebooks = make_codebooks()
-        self.seen = 0  # images that it has embedded
+        self.batches: list[int] = []  # images that it was given at once
 
-    def embed_pixels(self, pixels: NDArray[np.uint8]) -> FloatArray:
-        self.seen += len(pixels)
+    @property
+    def model(self) -> Model:
+        """Itself, as what uses a model takes it."""
+        return cast("Model", self)
+
+    def embed_pixels(self, pixels: NDArray[np.uint8], *, batch_size: int = 64) -> FloatArray:
+        assert len(pixels) <= batch_size
+        self.batches.append(len(pixels))
         return self.codebooks.decode(np.ascontiguousarray(pixels[:, :, 0, 0] // 64))

@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from phpq.codes import CodeArray, FloatArray, IntArray, score_codes
+from phpq.codes import CodeArray, FloatArray, IntArray
+from reference import scan_codes
 
 
 class PlainGallery:
@@ -25,10 +26,5 @@ class PlainGallery:
         self, tables: FloatArray, top_k: int, allowed: NDArray[np.bool_] | None = None
     ) -> tuple[IntArray, FloatArray]:
         """Rows by (score, insertion), of those that live and are allowed."""
-        ids = np.full((len(tables), top_k), -1, dtype=np.int64)
-        best = np.full((len(tables), top_k), -np.inf, dtype=np.float32)
         rows = np.flatnonzero(self.alive if allowed is None else self.alive & allowed)
-        for q, scores in enumerate(score_codes(tables, self.codes)):
-            order = rows[np.lexsort((rows, -scores[rows]))][:top_k]
-            ids[q, : len(order)], best[q, : len(order)] = order, scores[order]
-        return ids, best
+        return scan_codes(tables, self.codes, top_k, rows)

@@ -123,6 +123,25 @@ def search_loop(table: FloatArray, codes: CodeArray, top_k: int) -> list[tuple[i
     return scored[:top_k]
 
 
+def scan_codes(
+    tables: FloatArray, codes: CodeArray, top_k: int, rows: IntArray | None = None
+) -> tuple[IntArray, FloatArray]:
+    """Score every row for queries (Q, M, K), sort stably: the first `top_k` ids and scores.
+
+    `rows` ascending are those that may be found. Where too few are left: -1 and -inf.
+    """
+    ids = np.full((len(tables), top_k), -1, dtype=np.int64)
+    best = np.full((len(tables), top_k), -np.inf, dtype=np.float32)
+    rows = np.arange(len(codes)) if rows is None else rows
+    for q, table in enumerate(tables):
+        scores = table[0, codes[rows, 0]]
+        for m in range(1, codes.shape[1]):
+            scores = scores + table[m, codes[rows, m]]
+        order = np.argsort(-scores, kind="stable")[:top_k]
+        ids[q, : len(order)], best[q, : len(order)] = rows[order], scores[order]
+    return ids, best
+
+
 def relevance(query_labels: IntArray, gallery_labels: IntArray) -> list[list[bool]]:
     return [[bool(q == g) for g in gallery_labels] for q in query_labels]
 

@@ -8,7 +8,7 @@ import pytest
 
 from phpq.binary_codes import hamming_distances, pack_signs, sign_codebooks, signs_of
 from phpq.errors import ShapeError
-from phpq.index import CodeIndex, FlatIndex
+from phpq.index import CodeIndex
 
 GENERATOR = np.random.default_rng(0)
 
@@ -22,13 +22,12 @@ def test_scores_are_bits_minus_twice_the_distance(bits: int) -> None:
     np.testing.assert_array_equal(books.decode(codes), signs_of(values))
     distances = np.array([[np.sum((a >= 0) != (b >= 0)) for b in values] for a in values])
     np.testing.assert_array_equal(hamming_distances(codes, codes), distances)
-    for index in (CodeIndex(books, codes), FlatIndex(books, codes)):
-        found = index.search(signs_of(values), len(values), query_norm="raw")
-        order = np.argsort(distances, axis=1, kind="stable")  # ties in order of insertion
-        np.testing.assert_array_equal(found.ids, order)
-        np.testing.assert_array_equal(
-            found.scores, bits - 2 * np.take_along_axis(distances, order, axis=1)
-        )
+    found = CodeIndex(books, codes).search(signs_of(values), len(values), query_norm="raw")
+    order = np.argsort(distances, axis=1, kind="stable")  # ties in order of insertion
+    np.testing.assert_array_equal(found.ids, order)
+    np.testing.assert_array_equal(
+        found.scores, bits - 2 * np.take_along_axis(distances, order, axis=1)
+    )
 
 
 def test_distances_are_those_of_faiss() -> None:

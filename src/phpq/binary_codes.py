@@ -18,11 +18,7 @@ BITS_PER_BOOK = 8
 def sign_codebooks(bits: int) -> Codebooks:
     """Return codebooks whose codes are packed signs: bit j of a byte is 1 for a positive sign.
 
-    Args:
-        bits: Length of a code, a multiple of 8.
-
-    Returns:
-        Codewords (bits / 8, 256, 8) of -1 and +1. Search with `query_norm="raw"`.
+    Codewords are (bits / 8, 256, 8) of -1 and +1. Search with `query_norm="raw"`.
     """
     if bits < BITS_PER_BOOK or bits % BITS_PER_BOOK:
         raise ShapeError(
@@ -51,15 +47,7 @@ def pack_signs(values: FloatArray) -> CodeArray:
 
 
 def hamming_distances(queries: CodeArray, gallery: CodeArray) -> IntArray:
-    """Count differing bits by exclusive or and population count.
-
-    Args:
-        queries: (Q, bytes) uint8.
-        gallery: (N, bytes) uint8.
-
-    Returns:
-        (Q, N) int64.
-    """
+    """Count differing bits of codes (Q, bytes) and (N, bytes): (Q, N) int64."""
     check_codes("queries", queries)
     check_codes("gallery", gallery, queries.shape[1])
     differing = np.bitwise_count(queries[:, None] ^ gallery[None])

@@ -1,7 +1,8 @@
 """The border between torch and numpy: codebooks, codes, and scores by table lookup.
 
-Float embeddings (N, D) go in; codes (N, M) uint8, one byte a sub-vector, come out. A query becomes
-an M x K table, and the score of a code (the paper's AQD) is the sum of the M entries it picks.
+Float embeddings (N, D) go in; codes (N, M) uint8, one byte per sub-vector, come out. A query
+becomes an M x K table, and the score of a code (the paper's AQD) is the sum of the M entries it
+picks.
 """
 
 from __future__ import annotations
@@ -93,13 +94,8 @@ class Codebooks:
 
         A row's code does not depend on the other rows, although a matrix product may round it
         differently: candidates closer than the rounding error are compared again in float64, one
-        row at a time. The first of equal codewords wins.
-
-        Args:
-            embeddings: (N, D) float, normalised or not (the choice is the same).
-
-        Returns:
-            (N, M) uint8.
+        row at a time. The first of equal codewords wins. Takes (N, D) floats, normalised or not
+        (the choice is the same), and returns (N, M) uint8.
         """
         vectors = check_embeddings("embeddings", embeddings, self.embedding_dim)
         codes = np.empty((len(vectors), self.num_codebooks), dtype=np.uint8)
@@ -110,18 +106,9 @@ class Codebooks:
         return codes
 
     def decode(self, codes: CodeArray) -> FloatArray:
-        """Put the chosen codewords side by side.
-
-        Args:
-            codes: (N, M) uint8.
-
-        Returns:
-            (N, D) float32.
-        """
+        """Put the codewords that codes (N, M) choose side by side: (N, D) float32."""
         check_codes("codes", codes, self.num_codebooks, self.codebook_size)
-        vectors = np.empty((len(codes), self.num_codebooks, self.sub_dim), dtype=np.float32)
-        for m in range(self.num_codebooks):
-            vectors[:, m] = self.codewords[m, codes[:, m]]
+        vectors: FloatArray = self.codewords[np.arange(self.num_codebooks), codes]
         return vectors.reshape(len(codes), self.embedding_dim)
 
     def lookup_tables(self, queries: FloatArray, *, norm: QueryNorm = "unit") -> FloatArray:
@@ -185,27 +172,17 @@ class Codebooks:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class CodeGroups:
-    """The rows of a gallery by distinct code, in lexicographic order of the codes.
+    """The rows of a gallery by distinct code, in lexicographic order of the codes."""
 
-    Attributes:
-        codes: (G, M) uint8, each code once.
-        group_of_row: (N,) int64, which of them each row holds.
-        sizes: (G,) int64, rows a code.
-    """
-
-    codes: CodeArray
-    group_of_row: IntArray
-    sizes: IntArray
+    codes: CodeArray  # (G, M) each code once
+    group_of_row: IntArray  # (N,) which of them each row holds
+    sizes: IntArray  # (G,) rows per code
 
 
 def group_codes(codes: CodeArray) -> CodeGroups:
-    """Find the distinct codes: codes learned from labels repeat, so they are far fewer than rows.
+    """Find the distinct codes of (N, M): learned from labels they repeat, so they are far fewer.
 
-    Args:
-        codes: (N, M) uint8.
-
-    Returns:
-        The groups; their order depends on the codes only, never on the order of the rows.
+    The order of the groups depends on the codes only, never on the order of the rows.
     """
     check_codes("codes", codes)
     books = codes.shape[1]
@@ -231,12 +208,7 @@ def group_codes(codes: CodeArray) -> CodeGroups:
 def normalise_sub_vectors(embeddings: FloatArray, num_codebooks: int) -> FloatArray:
     """Divide each of the M sub-vectors of a row by its length; a zero sub-vector stays zero.
 
-    Args:
-        embeddings: (N, D) float, D divisible by `num_codebooks`.
-        num_codebooks: M; 1 normalises whole rows.
-
-    Returns:
-        (N, D) float32, a new array.
+    Takes (N, D) floats, D divisible by M, and returns a new array; M = 1 normalises whole rows.
     """
     vectors = _floats("embeddings", embeddings, ndim=2)
     rows, dim = vectors.shape
@@ -257,36 +229,20 @@ def pack_codes(codes: CodeArray, bits_per_index: int) -> CodeArray:
     """Write the indices of each row one after the other, `bits_per_index` bits each.
 
     Lowest bit first, as faiss does it; each row starts on a byte, the last byte is filled with 0.
-
-    Args:
-        codes: (N, M) uint8, each below 2 ** bits_per_index.
-        bits_per_index: log2 K, 1 to 8.
-
-    Returns:
-        (N, ceil(M * bits_per_index / 8)) uint8.
+    Takes (N, M) and returns (N, ceil(M * bits_per_index / 8)); bits_per_index is log2 K, 1 to 8.
     """
     _check_bits(bits_per_index)
     check_codes("codes", codes, codebook_size=1 << bits_per_index)
     bits = np.unpackbits(codes[:, :, None], axis=2, count=bits_per_index, bitorder="little")
-    return np.packbits(
-        bits.reshape(len(codes), codes.shape[1] * bits_per_index), axis=1, bitorder="little"
-    )
+    flat = bits.reshape(len(codes), codes.shape[1] * bits_per_index)
+    return np.packbits(flat, axis=1, bitorder="little")
 
 
 def unpack_codes(packed: CodeArray, num_codebooks: int, *, bits_per_index: int) -> CodeArray:
-    """Undo `pack_codes`.
-
-    Args:
-        packed: (N, ceil(M * bits_per_index / 8)) uint8.
-        num_codebooks: M.
-        bits_per_index: log2 K, 1 to 8.
-
-    Returns:
-        (N, M) uint8.
-    """
+    """Undo `pack_codes`: returns (N, M) uint8."""
     _check_bits(bits_per_index)
-    check_codes("packed", packed, (num_codebooks * bits_per_index + 7) // 8)
     count = num_codebooks * bits_per_index
+    check_codes("packed", packed, (count + 7) // 8)
     bits = np.unpackbits(packed, axis=1, count=count, bitorder="little")
     bits = bits.reshape(len(packed), num_codebooks, bits_per_index)
     return np.packbits(bits, axis=2, bitorder="little")[:, :, 0]
@@ -296,13 +252,7 @@ def score_codes(tables: FloatArray, codes: CodeArray) -> FloatArray:
     """Score every code for every query by table lookups: AQD, higher is better.
 
     The M entries are added in the order of the codebooks, so equal codes get bit-equal scores.
-
-    Args:
-        tables: (Q, M, K) float32, from `Codebooks.lookup_tables`.
-        codes: (N, M) uint8.
-
-    Returns:
-        (Q, N) float32.
+    Takes tables (Q, M, K) of `Codebooks.lookup_tables` and codes (N, M); returns (Q, N) float32.
     """
     tables = _floats("tables", tables, ndim=3)
     check_codes("codes", codes, tables.shape[1], tables.shape[2])
@@ -319,13 +269,7 @@ def score_codes(tables: FloatArray, codes: CodeArray) -> FloatArray:
 
 
 def check_embeddings(name: str, array: FloatArray, dim: int | None = None) -> FloatArray:
-    """Return finite (N, D) float32 rows, or raise a `ShapeError` that names the argument.
-
-    Args:
-        name: The argument, as the message should call it.
-        array: (N, D) of any float type.
-        dim: The D that is wanted; None takes any.
-    """
+    """Return finite (N, D) float32 rows, or raise a `ShapeError` that names the argument."""
     vectors = _floats(name, array, ndim=2)
     if dim is not None and vectors.shape[1] != dim:
         raise ShapeError(
@@ -338,16 +282,9 @@ def check_embeddings(name: str, array: FloatArray, dim: int | None = None) -> Fl
 def check_codes(
     name: str, codes: CodeArray, num_codebooks: int | None = None, codebook_size: int = 256
 ) -> None:
-    """Raise a `ShapeError` unless `codes` is (N, M) uint8 with indices below K.
-
-    Args:
-        name: The argument, as the message should call it.
-        codes: What was given.
-        num_codebooks: The M that is wanted; None takes any from 1.
-        codebook_size: K.
-    """
+    """Raise a `ShapeError` that names the argument unless it is (N, M) uint8, indices below K."""
     if not isinstance(codes, np.ndarray) or codes.dtype != np.uint8 or codes.ndim != 2:
-        raise ShapeError(f"{name} is {_seen(codes)}; expected a uint8 array of shape (N, M).")
+        raise ShapeError(f"{name} is {seen_as(codes)}; expected a uint8 array of shape (N, M).")
     if codes.shape[1] != (num_codebooks or max(1, codes.shape[1])):
         raise ShapeError(
             f"{name} has shape {codes.shape}; expected (N, {num_codebooks or 'M >= 1'}). "
@@ -368,7 +305,9 @@ def _check_bits(bits_per_index: int) -> None:
 def _floats(name: str, array: Any, *, ndim: int) -> FloatArray:
     good = isinstance(array, np.ndarray) and array.ndim == ndim
     if not good or not np.issubdtype(array.dtype, np.floating):
-        raise ShapeError(f"{name} is {_seen(array)}; expected a float array of {ndim} dimensions.")
+        raise ShapeError(
+            f"{name} is {seen_as(array)}; expected a float array of {ndim} dimensions."
+        )
     with np.errstate(over="ignore"):  # reported below, by name
         values = np.asarray(array, dtype=np.float32)
     if not np.isfinite(values).all():
@@ -380,7 +319,8 @@ def _floats(name: str, array: Any, *, ndim: int) -> FloatArray:
     return values
 
 
-def _seen(value: Any) -> str:
+def seen_as(value: Any) -> str:
+    """Say what was given in place of the array that was expected."""
     if isinstance(value, np.ndarray):
         return f"an array of shape {value.shape} and dtype {str(value.dtype)!r}"
     return f"a {type(value).__name__!r}"

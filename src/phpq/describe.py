@@ -52,6 +52,11 @@ def describe_run(folder: Path) -> dict[str, Any]:
     epochs = epoch_scores(rows)
     last = rows[-1] if rows else {}
     unfinished = (folder / STATE).is_file() or not (folder / WEIGHTS).is_file()
+    evaluation, path = None, folder / FOLDER / METRICS
+    if path.is_file():
+        metrics = read_json(path, remedy=f"Run phpq evaluate {folder} again.")
+        kept = ("dataset", "map", "map_float", "map_pq")
+        evaluation = {"folder": str(path.parent)} | {name: metrics.get(name) for name in kept}
     return {
         "run": str(folder),
         "dataset": card.dataset,
@@ -68,7 +73,7 @@ def describe_run(folder: Path) -> dict[str, Any]:
         "code_health": {
             name: last.get(name) for name in ("distinct_codes", "dead_codewords", "entropy_bits")
         },
-        "evaluation": _evaluation(folder / FOLDER),
+        "evaluation": evaluation,
         "config": to_dict(card.config),
     }
 
@@ -76,13 +81,17 @@ def describe_run(folder: Path) -> dict[str, Any]:
 def describe_dataset(
     dataset: Dataset, *, check_images: bool = False, progress: Progress | None = None
 ) -> dict[str, Any]:
-    """Return the classes and sizes of a data set.
-
-    With `check_images` every image is decoded, and those that cannot be read are named.
-    """
+    """Return classes and sizes; with `check_images` also which images cannot be decoded."""
     sizes = dataset.train.class_sizes()
     smallest = int(sizes.argmin())
-    content: dict[str, Any] = {
+    bad: list[dict[str, str]] | None = None
+    if check_images:
+        bad = [
+            {"id": image.id, "reason": image.reason}
+            for images in (dataset.train, dataset.test)
+            for image in find_bad_images(images, DataConfig(), progress=progress)
+        ]
+    return {
         "dataset": dataset.name,
         "source": dataset.source,
         "classes": len(dataset.class_names),
@@ -93,24 +102,8 @@ def describe_dataset(
             "train_images": int(sizes[smallest]),
         },
         "classes_without_test_image": int((dataset.test.class_sizes() == 0).sum()),
-        "bad_images": None,
+        "bad_images": bad,
     }
-    if check_images:
-        bad = [
-            image
-            for images in (dataset.train, dataset.test)
-            for image in find_bad_images(images, DataConfig(), progress=progress)
-        ]
-        content["bad_images"] = [{"id": image.id, "reason": image.reason} for image in bad]
-    return content
-
-
-def _evaluation(folder: Path) -> dict[str, Any] | None:
-    if not (folder / METRICS).is_file():
-        return None
-    metrics = read_json(folder / METRICS, remedy=f"Run phpq evaluate {folder.parent} again.")
-    kept = ("dataset", "map", "map_float", "map_pq")
-    return {"folder": str(folder)} | {name: metrics.get(name) for name in kept}
 
 
 def _version(package: str) -> str | None:

@@ -19,8 +19,8 @@ def replacing(path: Path) -> Iterator[Path]:
     """Yield the name of a file to write; written without an error, it takes that of `path`.
 
     It lies in a folder of its own beside `path`: some libraries write a temporary file, with a name
-    of their own, beside the one that they are asked for. What a killed process leaves is that
-    folder, which `remove_temporaries` knows.
+    of their own, beside the one that they are asked for. A killed process leaves that folder, which
+    `remove_temporaries` removes.
     """
     with tempfile.TemporaryDirectory(
         dir=path.parent, prefix=f".{path.name}.", suffix=".tmp"

@@ -17,7 +17,7 @@ from phpq.errors import ConfigError, FormatError
 from phpq.evaluation.run import FOLDER
 from phpq.evaluation.snapshot import GallerySnapshot, read_snapshot
 from phpq.files import write_bytes, write_json
-from phpq.index import FlatIndex
+from phpq.index import CodeIndex
 
 if TYPE_CHECKING:
     from phpq.model import Model
@@ -103,7 +103,7 @@ def search_run(
     embeddings = model.embed([Path(image) for image in images])
     norm = model.query_norm
     wanted = min(top_k, len(snapshot))
-    result = FlatIndex(model.codebooks, snapshot.codes).search(embeddings, wanted, query_norm=norm)
+    result = CodeIndex(model.codebooks, snapshot.codes).search(embeddings, wanted, query_norm=norm)
     tables = model.codebooks.lookup_tables(embeddings, norm=norm)
     return tuple(
         _query_hits(

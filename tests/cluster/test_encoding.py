@@ -20,11 +20,11 @@ import pytest
 from command_line import phpq
 from finished_runs import copy_run
 from gated_images import GatedImages
-from made_up_galleries import FakeEncoder, make_record, make_store
+from made_up_galleries import FakeModel, make_record, make_store
 from phpq.cluster import encoding
 from phpq.cluster.connection import import_ray
 from phpq.cluster.encoding import RayEngine, ray_engine
-from phpq.cluster.worker import Stretch
+from phpq.cluster.pipeline import Stretch
 from phpq.errors import ConfigError, DataError
 from phpq.gallery import AddReport, Gallery, GalleryStore
 from phpq.gallery.encoding import Encoded
@@ -204,7 +204,7 @@ class _Failing(RayEngine):
                 if self.breaks.get(number):
                     self.breaks[number] -= 1
                     raise self.error
-                done = [Encoded(item, None, stored) for item, stored in stretches[number]]
+                done = [Encoded(item) for item in stretches[number]]
                 yield number, Stretch((done,))
         finally:
             self.closed += 1
@@ -212,7 +212,7 @@ class _Failing(RayEngine):
 
 def encoded_ids(engine: RayEngine, count: int) -> list[int]:
     items = (Item(str(number), b"") for number in range(count))
-    batches = engine.encode(items, lambda _: {}, FakeEncoder())
+    batches = engine.encode(items, FakeModel().model, batch_size=4)
     return [int(encoded.item.id) for batch in batches for encoded in batch]
 
 
@@ -251,7 +251,8 @@ def test_a_mistake_of_the_user_is_raised_as_it_is() -> None:
 
 def test_work_that_is_dropped_stops_the_actors() -> None:
     engine = _Failing({})
-    batches = engine.encode((Item(str(n), b"") for n in range(99)), lambda _: {}, FakeEncoder())
+    items = (Item(str(n), b"") for n in range(99))
+    batches = engine.encode(items, FakeModel().model, batch_size=4)
     next(batches)
     batches.close()
     assert engine.closed == 1

@@ -1,17 +1,26 @@
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Generator
+from itertools import chain
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 
+from finished_runs import copy_run
 from phpq.cluster import pipeline
-from phpq.cluster.pipeline import Conductor, through_conductor
-from phpq.cluster.plan import Plan
-from phpq.cluster.worker import Stretch, Work
+from phpq.cluster.actors import Actors
+from phpq.cluster.pipeline import Conductor, EncodingActor, Stretch, Work, through_conductor
+from phpq.errors import ConfigError
+from phpq.gallery import Gallery
+from phpq.gallery.encoding import encode_items
+from phpq.gallery.sources import Item
+from picture_files import write_image
 
-WORK, PLAN = Work("/g", 4, False, "cpu", 1), Plan(2, 1, 0)
+WORK, ACTORS = Work("/g", 4, False, "cpu", 1), Actors(2, 1, 0)
 
 
 class _RayError(Exception):
@@ -46,9 +55,9 @@ def closed(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     ends: list[int] = []
 
     def encode(
-        stretches: list[Any], first: int, work: Work, plan: Plan
+        stretches: list[Any], first: int, work: Work, actors: Actors
     ) -> Generator[tuple[int, Stretch], None, None]:
-        assert (work, plan) == (WORK, PLAN)
+        assert (work, actors) == (WORK, ACTORS)
         number = first
         try:
             for number in range(first, len(stretches)):
@@ -67,7 +76,7 @@ def numbers(rows: Generator[tuple[int, Stretch], None, None]) -> Callable[[], li
 
 
 def test_a_conductor_hands_out_what_the_pipeline_yields(closed: list[int]) -> None:
-    conductor = Conductor(["a", "b", "c"], 1, WORK, PLAN)
+    conductor = Conductor(["a", "b", "c"], 1, WORK, ACTORS)
     first = conductor.next()
     assert first is not None
     assert first[0] == 1
@@ -77,15 +86,64 @@ def test_a_conductor_hands_out_what_the_pipeline_yields(closed: list[int]) -> No
 
 def test_a_client_sees_the_same_rows_and_leaves_nothing_behind(closed: list[int]) -> None:
     ray = _Ray()
-    rows = through_conductor(ray, ["a", "b", "c"], 0, WORK, PLAN)
+    rows = through_conductor(ray, ["a", "b", "c"], 0, WORK, ACTORS)
     assert numbers(rows)() == [0, 1, 2]
     assert len(ray.killed) == 1
-    rows = through_conductor(ray, ["a", "b", "dead"], 1, WORK, PLAN)
+    rows = through_conductor(ray, ["a", "b", "dead"], 1, WORK, ACTORS)
     with pytest.raises(_RayError, match="a node died"):
         numbers(rows)()
     assert len(ray.killed) == 2
-    rows = through_conductor(ray, ["a", "b", "c"], 0, WORK, PLAN)
+    rows = through_conductor(ray, ["a", "b", "c"], 0, WORK, ACTORS)
     next(rows)
     rows.close()  # as after Ctrl-C
     assert closed[:2] == [2, 2]
     assert len(ray.killed) == 3
+
+
+@pytest.fixture
+def gallery(tmp_path: Path) -> Gallery:
+    return Gallery.create(tmp_path / "g", copy_run(tmp_path / "run"), keep_embeddings=True)
+
+
+@pytest.fixture
+def references(monkeypatch: pytest.MonkeyPatch) -> None:
+    """References are the things themselves: no cluster is needed to look at one actor."""
+    monkeypatch.setitem(sys.modules, "ray", SimpleNamespace(get=lambda thing: thing))
+
+
+def images(folder: Path, count: int) -> list[Item]:
+    files = [write_image(folder / f"{n}.png", (9 * n % 256, 40, 90)) for n in range(count)]
+    files[1].write_bytes(b"no image")
+    return [Item(file.name, file, "wren", {"n": n}) for n, file in enumerate(files)]
+
+
+@pytest.mark.usefixtures("references")
+def test_an_actor_encodes_as_this_process_does(gallery: Gallery, tmp_path: Path) -> None:
+    known = images(tmp_path, 11)
+    stretches = [known[:8], known[8:]]
+    work = Work(str(gallery.path), 4, True, "cpu", 1)
+    actor = EncodingActor(work, stretches)
+    answer = actor({"number": np.array([1, 0])})
+    assert answer["number"].tolist() == [1, 0]
+    batches = [batch for place in (1, 0) for batch in answer["stretch"][place].batches]
+    wanted = list(encode_items(known, gallery.model, batch_size=4, keep_embeddings=True))
+    assert [len(batch) for batch in batches] == [4, 4, 3]
+    for got, here in zip(chain(*batches), chain(*wanted), strict=True):
+        assert got.reason == here.reason
+        assert (got.record is None) == (here.record is None)
+        assert got.item.image == b""  # pixels do not travel back
+        if got.record is not None and here.record is not None:
+            assert _plain(got.record) == _plain(here.record)
+
+
+def _plain(record: Any) -> tuple[Any, ...]:
+    code, embedding = record.code.tobytes(), record.embedding.tobytes()
+    about = (record.id, record.uri, record.label, record.sha256, dict(record.metadata))
+    return (*about, code, embedding)
+
+
+@pytest.mark.usefixtures("references")
+def test_a_gallery_that_a_machine_does_not_see_is_named(tmp_path: Path) -> None:
+    actor = EncodingActor(Work(str(tmp_path / "none"), 4, False, "cpu", 1), [[]])
+    with pytest.raises(ConfigError, match=r"none' is not to be seen on .*all machines"):
+        actor({"number": np.array([0])})

@@ -11,7 +11,16 @@ import pytest
 from PIL import Image
 
 from phpq.config import DataConfig
-from phpq.data import LabelledImages, decode_all, decode_square, open_dataset, read_image, to_square
+from phpq.data import (
+    LabelledImages,
+    decode_all,
+    decode_square,
+    decode_squares,
+    open_dataset,
+    read_image,
+    to_square,
+)
+from phpq.data.decode import FORMATS, image_format
 from phpq.data.folder import open_folder
 from phpq.errors import BadImageError, DataError
 from picture_files import plain_images, write_classes, write_image
@@ -113,6 +122,28 @@ def test_bad_files_are_named_with_the_reason(tmp_path: Path, data: bytes, reason
         read_image(data, name="the upload")
 
 
+@pytest.mark.parametrize("name", ["bird.eps", "bird.jpg"])
+@pytest.mark.parametrize("kind", ["EPS", "PCX", "ICO"])
+def test_other_formats_are_refused_before_their_loader_is_asked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, kind: str
+) -> None:
+    data = encoded(Image.new("RGB", (20, 10), (255, 0, 0)), kind)
+    assert kind not in FORMATS
+    (tmp_path / name).write_bytes(data)
+    _, accept = Image.OPEN[kind]
+    monkeypatch.setitem(Image.OPEN, kind, (lambda *_: pytest.fail("it was opened"), accept))
+    for source in (tmp_path / name, data):
+        with pytest.raises(BadImageError, match=rf"looks like {kind}\. Opened are JPEG, PNG"):
+            read_image(source)
+
+
+@pytest.mark.parametrize("kind", FORMATS)
+def test_every_format_that_is_meant_is_opened(kind: str) -> None:
+    data = encoded(Image.new("RGB", (64, 48), (255, 255, 255)), kind)
+    assert read_image(data).size == (64, 48)
+    assert image_format(data) == kind
+
+
 def test_missing_files_and_folders_are_bad_images(tmp_path: Path) -> None:
     with pytest.raises(BadImageError, match="there is no such file"):
         read_image(tmp_path / "absent.png")
@@ -176,6 +207,20 @@ def test_decoding_all_equals_decoding_one_by_one(tmp_path: Path, workers: int) -
     assert decoded.images is images
     assert decoded.skipped == ()
     assert calls == [(i + 1, len(images)) for i in range(len(images))]
+
+
+def test_a_set_is_decoded_as_squares_and_reasons(tmp_path: Path) -> None:
+    images = birds(tmp_path / "birds")
+    path = images.path(3)
+    assert path is not None
+    path.write_bytes(b"")
+    for row, square in enumerate(decode_squares(images, SMALL, ahead=2)):
+        if row == 3:
+            assert (
+                square == f"Cannot read the image {images.ids[3]!r}: the file is empty (0 bytes)."
+            )
+        else:
+            assert np.array_equal(square, decode_square(images.path(row) or b"", SMALL))
 
 
 def test_images_without_files_are_read_by_their_reader() -> None:

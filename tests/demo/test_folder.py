@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from phpq.demo.folder import MADE_BY, UNFINISHED, install, workshop
+from phpq.demo.run import MADE_BY, UNFINISHED, install, workshop
 from phpq.errors import ConfigError
 
 MARK = "metrics.json"
@@ -33,13 +33,13 @@ def contents(folder: Path) -> set[str]:
 
 
 def demo(folder: Path, content: str) -> None:
-    with workshop(folder, mark=MARK) as unfinished:
+    with workshop(folder) as unfinished:
         write(unfinished, content)
-        install(unfinished, folder, names=NAMES)
+        install(unfinished, folder, NAMES)
 
 
 def half_a_demo(folder: Path, crash: type[BaseException]) -> None:
-    with workshop(folder, mark=MARK) as unfinished:
+    with workshop(folder) as unfinished:
         write(unfinished, "half")
         raise crash
 

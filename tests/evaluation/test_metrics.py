@@ -22,7 +22,7 @@ from phpq.evaluation.metrics import (
     tie_aware_average_precision,
 )
 from phpq.evaluation.ranking import TieGroups, label_groups, rank_codes
-from phpq.index import FlatIndex
+from phpq.index import CodeIndex
 from reference import (
     average_precision_loop,
     average_precision_over_permutations,
@@ -139,7 +139,7 @@ def test_the_first_hit_served_is_that_of_an_index(seed: int) -> None:
                 best, first = score, row
         hits += int(labels[first] == query_labels[query])
     assert found.precision_at_1_served == pytest.approx(hits / found.queries)
-    served = FlatIndex(codebooks, codes).search(queries, 1).ids[:, 0]
+    served = CodeIndex(codebooks, codes).search(queries, 1).ids[:, 0]
     assert hits == np.count_nonzero(labels[served] == query_labels)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from typing import Any
 
 import numpy as np
 import pytest
@@ -10,6 +11,7 @@ import pytest
 from phpq.codes import FloatArray
 from phpq.errors import ShapeError
 from phpq.evaluation.timing import search_float, time_search
+from phpq.index import CodeIndex, SearchResult
 from reference import random_codebooks
 
 
@@ -47,6 +49,20 @@ def test_the_warm_up_is_not_counted(monkeypatch: pytest.MonkeyPatch) -> None:
     codebooks = random_codebooks(np.random.default_rng(2))
     timing = time_search(vectors(0, 3), vectors(1, 5), codebooks=codebooks, repeats=2)
     assert (timing.code_seconds, timing.float_seconds) == (2.5, 25.0)
+
+
+def test_code_search_has_the_threads_that_are_reported(monkeypatch: pytest.MonkeyPatch) -> None:
+    search, seen = CodeIndex.search, set()
+
+    def recorded(index: CodeIndex, *args: Any, **options: Any) -> SearchResult:
+        seen.add(options.get("threads"))
+        return search(index, *args, **options)
+
+    monkeypatch.setattr(CodeIndex, "search", recorded)
+    monkeypatch.setenv("OPENBLAS_NUM_THREADS", "3")
+    codebooks = random_codebooks(np.random.default_rng(2))
+    timing = time_search(vectors(0, 3), vectors(1, 5), codebooks=codebooks, repeats=1)
+    assert seen == {timing.threads} == {3}
 
 
 def test_nothing_to_time_is_refused() -> None:

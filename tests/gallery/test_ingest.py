@@ -1,27 +1,33 @@
 from __future__ import annotations
 
 import tracemalloc
-from collections.abc import Iterator
+from collections.abc import Generator, Iterable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from PIL import Image
 
-from made_up_galleries import FakeEncoder, make_codebooks, make_store
+from made_up_galleries import FakeModel, make_codebooks, make_store
 from phpq.errors import BadImageError, DataError
 from phpq.gallery import AddReport, GalleryStore, ingest
+from phpq.gallery.encoding import Encoded, encode_items
+from phpq.gallery.fragments import write_here
 from phpq.gallery.ingest import Ingest
 from phpq.gallery.live import LiveCodes
-from phpq.gallery.sources import Source
+from phpq.gallery.sources import Item, Source
 from picture_files import write_image
+
+if TYPE_CHECKING:
+    from phpq.model import Model
 
 
 def add(store: GalleryStore, source: Source, **settings: Any) -> AddReport:
     metadata = settings.pop("metadata", {})
     prefix = settings.pop("prefix", "")
     progress = settings.pop("progress", None)
-    work = Ingest(store, LiveCodes(store, make_codebooks()), FakeEncoder(), **settings)
+    live = LiveCodes(store, make_codebooks())
+    work = Ingest(store, live, FakeModel().model, batch_size=4, **settings)
     return work.run(source, progress, metadata=metadata, prefix=prefix)
 
 
@@ -70,6 +76,42 @@ def test_two_folders_with_equal_names_are_not_mixed_up(tmp_path: Path) -> None:
     assert set(store.find(["0.png", "two/0.png"])) == {"0.png", "two/0.png"}
     assert add(store, tmp_path / "two", refuse_clash=False).replaced == 1
     assert len(store) == 2
+
+
+class Watched:
+    """An engine that is this process, with a count of what it is asked for."""
+
+    workers = 2
+
+    def __init__(self) -> None:
+        self.encoded = self.written = 0
+
+    def encode(
+        self,
+        items: Iterable[Item],
+        model: Model,
+        *,
+        batch_size: int = 64,
+        keep_embeddings: bool = False,
+    ) -> Generator[list[Encoded], None, None]:
+        settings: Any = {"batch_size": batch_size, "keep_embeddings": keep_embeddings}
+        for batch in encode_items(items, model, **settings):
+            self.encoded += len(batch)
+            yield batch
+
+    def write(self, table: Any, dataset: Any) -> list[Any]:
+        self.written += table.num_rows
+        return write_here(table, dataset)
+
+
+def test_an_engine_does_all_the_work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ingest, "COMMIT_IMAGES", 4)
+    store = make_store(tmp_path / "g")
+    before = store.version
+    engine = Watched()
+    assert add(store, pictures(10), engine=engine).added == 10
+    assert (engine.encoded, engine.written, len(store)) == (10, 10, 10)
+    assert store.version - before == 2  # two workers: commits of eight
 
 
 def test_bad_images_can_stop_the_work(tmp_path: Path) -> None:
@@ -127,7 +169,7 @@ def test_the_last_of_an_id_holds_however_often_is_committed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, every: int
 ) -> None:
     monkeypatch.setattr(ingest, "COMMIT_IMAGES", every)
-    monkeypatch.setattr("phpq.gallery.encoding._WINDOW", 4)
+    monkeypatch.setattr("phpq.gallery.ingest._WINDOW", 4)
     store = make_store(tmp_path / "g")
     add(store, [named("a", 0), named("b", 0)])
     # "a" changes and comes back; "b" stays, changes, and is said again; "c" comes twice.
@@ -174,5 +216,5 @@ def test_memory_does_not_follow_the_number_of_images(
         return most
 
     peak(50)  # what is loaded on first use
-    monkeypatch.setattr("phpq.gallery.encoding._WINDOW", 64)
+    monkeypatch.setattr("phpq.gallery.ingest._WINDOW", 64)
     assert peak(1200) < 1.5 * peak(300)

@@ -11,8 +11,8 @@ import pytest
 from PIL import Image
 from pyarrow import parquet
 
+from phpq.data.origins import TableCell
 from phpq.errors import DataError, FormatError
-from phpq.gallery.origins import TableCell
 from phpq.gallery.sources import count_items, first_item, read_items
 from picture_files import plain_images, write_image
 from tiny_runs import tiny_birds
@@ -99,7 +99,7 @@ def test_a_table_needs_only_paths(tmp_path: Path) -> None:
     ]
     with pytest.raises(DataError, match=r"no path in row 1. Its columns: file"):
         list(read_items(write_table(tmp_path, "file\na.png\n")))
-    with pytest.raises(FormatError, match=r"Line 2 .* has 2 fields, the header 1"):
+    with pytest.raises(FormatError, match=r"Row 1 .* has 2 fields, the header 1"):
         list(read_items(write_table(tmp_path, "path\na.png,b\n")))
 
 

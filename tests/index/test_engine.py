@@ -10,11 +10,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from phpq.codes import CodeArray, Codebooks, FloatArray
+from phpq.codes import CodeArray, Codebooks, FloatArray, QueryNorm
 from phpq.errors import ShapeError
-from phpq.index import CodeIndex, FlatIndex, Index
+from phpq.index import CodeIndex
 from plain_gallery import PlainGallery
-from reference import random_codebooks
+from reference import random_codebooks, scan_codes, search_loop
 
 
 def random_tables(
@@ -77,7 +77,6 @@ def test_any_sequence_of_changes_equals_the_full_scan(
             assert_same(index, twin, tables, data.draw(st.integers(1, 30), "top_k"), allowed)
             assert (index.rows, len(index)) == (len(twin.codes), int(twin.alive.sum()))
             np.testing.assert_array_equal(index.codes(), twin.codes)
-            np.testing.assert_array_equal(index.live_rows(), np.flatnonzero(twin.alive))
 
 
 @pytest.mark.parametrize("ties", [False, True])
@@ -139,18 +138,59 @@ def test_threads_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
         assert_same(index, twin, tables, 11, threads=threads)
 
 
-def test_float_queries_give_the_scores_of_the_flat_index() -> None:
+@given(
+    seed=st.integers(0, 2**32 - 1),
+    rows=st.integers(1, 60),
+    used=st.sampled_from([1, 2, 8]),
+    top_k=st.integers(1, 20),
+)
+@settings(max_examples=60, deadline=None)
+def test_the_scan_equals_a_loop_over_rows(seed: int, rows: int, used: int, top_k: int) -> None:
+    rng = np.random.default_rng(seed)
+    codes = rng.integers(0, used, (rows, 2)).astype(np.uint8)
+    tables = random_tables(rng, 2, 8, ties=bool(seed % 2))
+    ids, scores = scan_codes(tables, codes, top_k)
+    for q in range(3):
+        twin = search_loop(tables[q], codes, top_k)
+        assert ids[q].tolist() == [row for row, _ in twin] + [-1] * (top_k - len(twin))
+        assert scores[q, : len(twin)].tolist() == [score for _, score in twin]
+
+
+def test_ties_between_different_codes_follow_insertion() -> None:
+    # Two codewords are equal, so codes 0 and 1 always score the same; their rows interleave.
+    rng = np.random.default_rng(0)
+    words = random_codebooks(rng, num_codebooks=1, codebook_size=4, sub_dim=4).codewords.copy()
+    words[0, 1] = words[0, 0]
+    codes = np.array([[1], [0], [3], [0], [1], [1], [0]], dtype=np.uint8)
+    index = CodeIndex(Codebooks(words), codes)
+    for top_k in range(1, 7):
+        found = index.search(words[0, :1], top_k)
+        assert found.ids[0].tolist() == [0, 1, 3, 4, 5, 6][:top_k]
+
+
+def test_raw_queries_weigh_sub_vectors_by_their_length() -> None:
+    codebooks = random_codebooks(np.random.default_rng(2), num_codebooks=2)
+    codes = np.array([[0, 1], [1, 0]], dtype=np.uint8)
+    query = codebooks.decode(np.array([[0, 0]], dtype=np.uint8))
+    query[:, :4] *= 100
+    found = CodeIndex(codebooks, codes).search(query, 1, query_norm="raw")
+    assert found.ids.tolist() == [[0]]
+    assert found.scores[0, 0] > 50
+
+
+def test_float_queries_are_scored_by_their_lookup_tables() -> None:
     rng = np.random.default_rng(11)
     codebooks = random_codebooks(rng, num_codebooks=3, codebook_size=16)
     codes = rng.integers(0, 16, (3000, 3)).astype(np.uint8)
     queries = rng.standard_normal((5, 12)).astype(np.float32)
-    fast: Index = CodeIndex(codebooks, codes)
-    slow: Index = FlatIndex(codebooks, codes)
-    assert fast.codebooks is codebooks
-    for norm in ("unit", "raw"):
-        one, two = (index.search(queries, 9, query_norm=norm) for index in (fast, slow))
-        np.testing.assert_array_equal(one.ids, two.ids)
-        np.testing.assert_array_equal(one.scores, two.scores)
+    index = CodeIndex(codebooks, codes)
+    assert index.codebooks is codebooks
+    norms: tuple[QueryNorm, ...] = ("unit", "raw")
+    for norm in norms:
+        found = index.search(queries, 9, query_norm=norm)
+        ids, scores = scan_codes(codebooks.lookup_tables(queries, norm=norm), codes, 9)
+        np.testing.assert_array_equal(found.ids, ids)
+        np.testing.assert_array_equal(found.scores, scores)
 
 
 def test_empty_indexes_and_no_queries() -> None:
@@ -202,6 +242,8 @@ def test_bad_arguments_are_refused() -> None:
     query = np.ones((1, 12), dtype=np.float32)
     with pytest.raises(ShapeError, match=r"codes has shape \(1, 2\); expected \(N, 3\)"):
         index.add(np.zeros((1, 2), dtype=np.uint8))
+    with pytest.raises(ShapeError, match=r"queries has shape \(1, 5\)"):
+        index.search(np.ones((1, 5), dtype=np.float32))
     with pytest.raises(ShapeError, match="top_k=0 is not allowed; expected a whole number"):
         index.search(query, 0)
     with pytest.raises(ShapeError, match="threads=-1 is not allowed"):

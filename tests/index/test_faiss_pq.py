@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from phpq.codes import normalise_sub_vectors, score_codes
-from phpq.errors import FormatError, ShapeError
-from phpq.index import CodeIndex, FlatIndex, fit_pq, from_faiss, to_faiss
+from phpq.errors import ShapeError
+from phpq.index import CodeIndex, fit_pq, to_faiss
 from reference import random_codebooks
 
 
@@ -28,7 +28,7 @@ def test_tables_reconstruction_and_faiss_agree(books: int, size: int) -> None:
     scores, ids = index.search(unit, 80)
     rows = np.arange(5)[:, None]
     np.testing.assert_allclose(scores, by_tables[rows, ids], atol=1e-5)
-    found = FlatIndex(codebooks, codes).search(queries, 10)
+    found = CodeIndex(codebooks, codes).search(queries, 10)
     np.testing.assert_allclose(found.scores, scores[:, :10], atol=1e-5)
 
 
@@ -43,58 +43,6 @@ def test_faiss_encodes_as_we_do_when_codewords_are_unit() -> None:
 
     stored = faiss.vector_to_array(index.codes).reshape(60, -1)
     np.testing.assert_array_equal(packed, stored)
-
-
-@pytest.mark.parametrize(("books", "size"), [(4, 256), (3, 16), (2, 2)])
-def test_there_and_back_changes_nothing(books: int, size: int) -> None:
-    rng = np.random.default_rng(books)
-    codebooks = random_codebooks(rng, num_codebooks=books, codebook_size=size)
-    codes = rng.integers(0, size, (300, books)).astype(np.uint8)
-    back = from_faiss(to_faiss(codebooks, codes))
-    assert back.codebooks.fingerprint() == codebooks.fingerprint()
-    np.testing.assert_array_equal(back.codes(), codes)
-    queries = rng.standard_normal((4, codebooks.embedding_dim)).astype(np.float32)
-    scores, _ = to_faiss(codebooks, codes).search(queries, 20)
-    np.testing.assert_allclose(back.search(queries, 20, query_norm="raw").scores, scores, atol=1e-5)
-
-
-def test_rows_that_were_removed_stay_away_and_the_others_keep_their_numbers() -> None:
-    rng = np.random.default_rng(6)
-    codebooks = random_codebooks(rng, num_codebooks=3, codebook_size=256)
-    index = CodeIndex(codebooks, rng.integers(0, 256, (200, 3)).astype(np.uint8))
-    index.remove(np.arange(0, 200, 2))
-    rows = index.live_rows()
-    partner = to_faiss(codebooks, index.codes()[rows], ids=rows)
-    queries = normalise_sub_vectors(rng.standard_normal((4, 12)).astype(np.float32), 3)
-    scores, ids = partner.search(queries, 10)
-    found = index.search(queries, 10)
-    np.testing.assert_allclose(found.scores, scores, atol=1e-5)
-    np.testing.assert_array_equal(np.sort(found.ids), np.sort(ids))
-    assert (ids % 2 == 1).all()
-    with pytest.raises(ShapeError, match=r"ids is an array of shape \(3,\)"):
-        to_faiss(codebooks, index.codes(), ids=np.arange(3))
-    with pytest.raises(FormatError, match=r"is a 'IndexIDMap2'.*Pass its `index.index`"):
-        from_faiss(partner)
-    assert len(from_faiss(partner.index)) == 100
-
-
-def test_other_faiss_indexes_are_refused_with_advice() -> None:
-    import faiss
-
-    rng = np.random.default_rng(7)
-    vectors = rng.standard_normal((300, 8)).astype(np.float32)
-    product = faiss.IndexPQ(8, 2, 4, faiss.METRIC_INNER_PRODUCT)
-    with pytest.raises(FormatError, match="is_trained=False"):
-        from_faiss(product)
-    product.train(vectors)
-    with pytest.raises(FormatError, match=r"codewords of length .* expected unit length"):
-        from_faiss(product)
-    with pytest.raises(FormatError, match="metric_type=1"):
-        from_faiss(faiss.IndexPQ(8, 2, 4))
-    with pytest.raises(FormatError, match="is a 'IndexFlatIP'; expected a 'IndexPQ'"):
-        from_faiss(faiss.IndexFlatIP(8))
-    with pytest.raises(FormatError, match="is a 'int'"):
-        from_faiss(3)
 
 
 @pytest.mark.parametrize(("rows", "size"), [(300, 16), (300, 256), (17, 16), (16, 16), (3, 16)])

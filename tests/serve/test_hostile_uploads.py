@@ -56,6 +56,7 @@ REFUSED = {
     "html": b"<html><script>alert(1)</script></html>",
     "svg": b"<svg xmlns='http://www.w3.org/2000/svg'><image href='file:///etc/passwd'/></svg>",
     "postscript": b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 9 9\n(/etc/passwd) (r) file",
+    "eps": saved("EPS"),
     "pdf": b"%PDF-1.7\n1 0 obj\n<<>>\nendobj\ntrailer\n<<>>",
     "zip": b"PK\x03\x04" + bytes(200),
     "elf": b"\x7fELF" + bytes(200),
@@ -102,6 +103,15 @@ def test_it_is_refused_with_a_reason(client: TestClient, name: str) -> None:
     assert "BadImageError" in text
     assert "photo.jpg" in text
     assert "root:" not in text
+
+
+@pytest.mark.parametrize("name", ["postscript", "eps"])
+def test_an_eps_is_named_and_no_program_is_looked_for(client: TestClient, name: str) -> None:
+    for file in ("photo.jpg", "photo.eps"):
+        status, text = post(client, REFUSED[name], file)
+        assert status == 422
+        assert "looks like EPS. Opened are JPEG" in text
+        assert "Ghostscript" not in text
 
 
 @pytest.mark.parametrize("name", DECODED)

@@ -20,7 +20,7 @@ def test_the_names_are_these() -> None:
 
 def test_a_decoder_loads_only_what_it_needs() -> None:
     code = """
-import sys, phpq.serve.decoder
+import sys, phpq.serve.decode_pool
 print(*sorted({'torch', 'fastapi', 'lance', 'pyarrow', 'numba', 'starlette'} & {*sys.modules}))
 """
     command = [sys.executable, "-c", code]

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from phpq.cli.output import print_facts, print_json, progress_bars, results
+from phpq.cli.output import is_run, print_facts, print_json, progress_bars, results
 from phpq.cli.settings import home
 
 if TYPE_CHECKING:
+    from rich.table import Table
+
     from phpq.gallery.advice import CodeAdvice
 
 
@@ -30,12 +34,11 @@ def advise(
     MAP, distinct codes and search time are measured; the rest is computed. Without runs nothing can
     be measured, and only the sizes are shown.
     """
-    from phpq.config import CONFIG_FILE
     from phpq.gallery.advice import COMMON_BITS, advise_run, find_runs
     from phpq.index.layout import most_bytes
 
     folders = list(runs or ())
-    if (Path(source) / CONFIG_FILE).is_file():
+    if is_run(Path(source)):
         folders.insert(0, Path(source))
     else:
         from phpq.data import open_dataset
@@ -50,33 +53,31 @@ def advise(
     advice.sort(key=lambda row: (row.bits, -row.map_percent))
     lengths = [
         {
-            "bits": n,
-            "bytes": n // 8 * size,
-            "memory_at_most": most_bytes(size, num_codebooks=n // 8),
+            "bits": bits,
+            "bytes": bits // 8 * size,
+            "memory_at_most": most_bytes(size, num_codebooks=bits // 8),
         }
-        for n in COMMON_BITS
+        for bits in COMMON_BITS
     ]
     if as_json:
-        rows = [row.to_dict() for row in advice]
+        rows = [asdict(row) for row in advice]
         print_json({"source": source, "size": size, "runs": rows, "code_bytes": lengths})
     elif advice:
         _print_measured(advice, size)
     else:
-        _print_sizes(source, size, lengths)
+        _print_sizes(source, lengths, size)
 
 
 def _print_measured(advice: list[CodeAdvice], size: int) -> None:
-    from rich.table import Table
     from rich.text import Text
 
     from phpq.cli.gallery import readable_bytes
 
-    table = Table(title=f"a gallery of {size:,} images", title_justify="left")
+    names = ("bits", "bytes", "in memory", "MAP", "distinct", "ties", "ms/query")
+    table = _table(f"a gallery of {size:,} images", names)
     table.add_column("run", overflow="fold")
-    for name in ("bits", "bytes", "in memory", "MAP", "distinct", "ties", "ms/query"):
-        table.add_column(name, justify="right")
     for row in advice:
-        numbers = (
+        table.add_row(
             f"{row.bits}",
             f"{row.bytes_per_image}",
             readable_bytes(row.memory_bytes),
@@ -84,38 +85,50 @@ def _print_measured(advice: list[CodeAdvice], size: int) -> None:
             f"{row.expected_distinct:,}",
             f"{row.images_per_code:,.{0 if row.images_per_code > 99 else 1}f}",
             f"{row.search_ms:.3g}",
+            Text(row.run),
         )
-        table.add_row(Text(row.run), *numbers)
     results().print(table)
     timed = max(row.timed_rows for row in advice)
     scaled = "" if timed >= size else f", scaled from {timed:,} rows"
     images = " or ".join(f"{count:,}" for count in sorted({row.images for row in advice}))
-    seen = f"extrapolated from the evaluated gallery ({images} images; Chao1, a lower bound)"
-    rows = f"{timed:,} made-up rows that repeat as the run's codes do"
     print_facts(
         (
             ("bytes", "computed: of one code"),
             ("MAP", "measured by phpq evaluate, on the run's own data set"),
-            ("distinct", f"computed: codes that differ, {seen}"),
+            (
+                "distinct",
+                "computed: codes that differ, extrapolated from the evaluated gallery "
+                f"({images} images; Chao1, a lower bound)",
+            ),
             ("ties", "computed: images that share a code, on average"),
             ("in memory", f"measured: codes and index{scaled}"),
-            ("ms/query", f"measured: top 10 on one thread, {rows}"),
+            (
+                "ms/query",
+                f"measured: top 10 on one thread, {timed:,} made-up rows that repeat as the run's "
+                "codes do",
+            ),
         )
     )
 
 
-def _print_sizes(source: str, size: int, lengths: list[dict[str, int]]) -> None:
-    from rich.table import Table
-
+def _print_sizes(source: str, lengths: list[dict[str, int]], size: int) -> None:
     from phpq.cli.gallery import readable_bytes
 
-    table = Table(title=f"codes of {size:,} images (computed)", title_justify="left")
-    for name in ("bits", "bytes/image", "codes", "in memory at most", "possible codes"):
-        table.add_column(name, justify="right")
-    for length in lengths:
-        bits = length["bits"]
-        sizes = (readable_bytes(length[name]) for name in ("bytes", "memory_at_most"))
-        table.add_row(f"{bits}", f"{bits // 8}", *sizes, f"2^{bits}")
+    names = ("bits", "bytes/image", "codes", "in memory at most", "possible codes")
+    table = _table(f"codes of {size:,} images (computed)", names)
+    for row in lengths:
+        bits = row["bits"]
+        memory = [readable_bytes(row["bytes"]), readable_bytes(row["memory_at_most"])]
+        table.add_row(f"{bits}", f"{bits // 8}", *memory, f"2^{bits}")
     results().print(table)
-    command = f"phpq train {source} --bits 32; phpq evaluate RUN; and again with --runs RUN"
-    print_facts((("measured", "nothing: no evaluated run was given"), ("next", command)))
+    again = f"phpq train {source} --bits 32; phpq evaluate RUN; and again with --runs RUN"
+    print_facts((("measured", "nothing: no evaluated run was given"), ("next", again)))
+
+
+def _table(title: str, names: Sequence[str]) -> Table:
+    from rich.table import Table
+
+    table = Table(title=title, title_justify="left")
+    for name in names:
+        table.add_column(name, justify="right")
+    return table

@@ -4,18 +4,17 @@ from __future__ import annotations
 
 import shlex
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from phpq.cli.output import messages, print_facts, print_json, progress_bars
+from phpq.cli.output import is_gallery, messages, print_facts, print_json, progress_bars
 
 if TYPE_CHECKING:
     from phpq.gallery import AddReport, Gallery
-    from phpq.gallery.engine import Engine
+    from phpq.gallery.encoding import Engine
 
 
 def index(
@@ -81,15 +80,14 @@ def index(
         _print(opened, report, deleted, time.monotonic() - start)
 
 
-@contextmanager
-def _engine(folder: Path, address: str | None, device: str) -> Iterator[Engine | None]:
+def _engine(
+    folder: Path, address: str | None, device: str
+) -> AbstractContextManager[Engine | None]:
     if address is None:
-        yield None
-        return
+        return nullcontext()
     from phpq.cluster.encoding import ray_engine
 
-    with ray_engine(folder, address, device=device) as engine:
-        yield engine
+    return ray_engine(folder, address, device=device)
 
 
 def _open(
@@ -100,7 +98,7 @@ def _open(
     from phpq.gallery.sources import first_item
 
     first_item(source)  # a source that is not there leaves no empty gallery behind
-    if (folder / "manifest.json").is_file() or (folder / "images.lance").is_dir():
+    if is_gallery(folder):
         opened = Gallery.open(folder, device=device)
         if keep_embeddings and not opened.info()["embeddings"]:
             raise ConfigError(
@@ -134,14 +132,14 @@ def _warn(report: AddReport) -> None:
 def _print(gallery: Gallery, report: AddReport, deleted: int, seconds: float) -> None:
     from phpq.cli.gallery import readable_bytes
 
-    changes = {
-        "added": report.added,
-        "replaced": report.replaced,
-        "unchanged": report.unchanged,
-        "left out": len(report.skipped),
-        "deleted": deleted,
-    }
-    shown = [f"{count:,} {name}" for name, count in changes.items() if count]
+    changes = (
+        (report.added, "added"),
+        (report.replaced, "replaced"),
+        (report.unchanged, "unchanged"),
+        (len(report.skipped), "left out"),
+        (deleted, "deleted"),
+    )
+    shown = [f"{count:,} {name}" for count, name in changes if count]
     info = gallery.info()
     folder = shlex.quote(str(gallery.path))
     rows = [

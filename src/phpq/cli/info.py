@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from phpq.cli.output import is_gallery, print_facts, print_json, progress_bars, results
+from phpq.cli.output import is_gallery, is_run, print_facts, print_json, progress_bars, results
 from phpq.cli.settings import config_table, home
 
 
@@ -27,7 +27,7 @@ def info(
 ) -> None:
     """Show versions and devices, or how a run went, or what a data set holds."""
     from phpq import describe
-    from phpq.config import CONFIG_FILE, parse
+    from phpq.config import parse
     from phpq.data import open_dataset
 
     if what is not None and is_gallery(Path(what)):
@@ -38,13 +38,15 @@ def info(
     if what is None:
         content = describe.describe_machine(home=home())
         rows = _machine_rows(content)
-    elif (Path(what) / CONFIG_FILE).is_file():
+    elif is_run(Path(what)):
         content = describe.describe_run(Path(what))
         rows = _run_rows(content)
     else:
         dataset = open_dataset(what, home=home())
-        with progress_bars() as bars:
-            content = describe.describe_dataset(dataset, check_images=check_images, progress=bars)
+        with progress_bars() as progress:
+            content = describe.describe_dataset(
+                dataset, check_images=check_images, progress=progress
+            )
         rows = _dataset_rows(content)
     if as_json:
         print_json(content)
@@ -76,16 +78,12 @@ def _run_rows(content: dict[str, Any]) -> list[tuple[str, str]]:
         ("epochs", f"{epochs['done']} of {epochs['planned']}, {state}"),
     ]
     if scores:
-        shown = (
-            f"{scores[n]['map']:.2f} {n} (epoch {scores[n]['epoch']})" for n in ("last", "best")
-        )
-        rows.append(("MAP", ", ".join(shown)))
+        last, best = scores["last"], scores["best"]
+        text = f"{last['map']:.2f} last (epoch {last['epoch']}), "
+        rows.append(("MAP", text + f"{best['map']:.2f} best (epoch {best['epoch']})"))
     if health["distinct_codes"] is not None:
-        counts = (
-            f"{health['distinct_codes']:,} distinct, {health['dead_codewords']:,} dead codewords"
-        )
-        entropy = f"{health['entropy_bits']:.2f} bits of entropy per codebook"
-        rows.append(("codes", f"{counts}, {entropy}"))
+        text = f"{health['distinct_codes']:,} distinct, {health['dead_codewords']:,} dead codewords"
+        rows.append(("codes", f"{text}, {health['entropy_bits']:.2f} bits of entropy per codebook"))
     if content["evaluation"]:
         rows.append(("evaluation", content["evaluation"]["folder"]))
     return rows
@@ -103,9 +101,5 @@ def _dataset_rows(content: dict[str, Any]) -> list[tuple[str, str]]:
     ]
     if content["classes_without_test_image"]:
         rows.append(("untested", f"{content['classes_without_test_image']:,} classes"))
-    if bad is None:
-        rows.append(("bad images", "not looked for; add --check-images"))
-    else:
-        rows.append(("bad images", f"{len(bad):,}"))
-        rows += [("", image["reason"]) for image in bad]
-    return rows
+    count = "not looked for; add --check-images" if bad is None else f"{len(bad):,}"
+    return [*rows, ("bad images", count), *(("", image["reason"]) for image in bad or ())]

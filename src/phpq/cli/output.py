@@ -20,6 +20,13 @@ def is_gallery(folder: Path) -> bool:
     return (folder / "manifest.json").is_file() or (folder / "images.lance").is_dir()
 
 
+def is_run(folder: Path) -> bool:
+    """Tell a run, or a saved model, from a data set."""
+    from phpq.config import CONFIG_FILE
+
+    return (folder / CONFIG_FILE).is_file()
+
+
 def results() -> Console:
     """Return the console of results."""
     from rich.console import Console

@@ -23,16 +23,12 @@ _ADDRESS = re.compile(r"(auto|local|ray://\S+|[\w.-]+:\d+|\[[0-9a-fA-F:]+\]:\d+)
 
 
 def is_address(text: str) -> bool:
-    """Say whether a text names a Ray cluster: auto, local, HOST:PORT or ray://HOST:PORT."""
+    """Return whether a text names a Ray cluster: auto, local, HOST:PORT or ray://HOST:PORT."""
     return _ADDRESS.fullmatch(text) is not None
 
 
 def import_ray() -> Any:
-    """Return the module `ray`.
-
-    Raises:
-        ConfigError: If it is not installed; the message says how to install it.
-    """
+    """Return the module `ray`; a `ConfigError` says how to install it."""
     # Read when Ray is imported. Nothing is reported to anyone; and workers use the environment that
     # this process runs in, where Ray would otherwise pack the project and build another for each.
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
@@ -49,11 +45,7 @@ def import_ray() -> Any:
 
 
 def import_serve() -> Any:
-    """Return the module `ray.serve`; what it says against its own libraries is not for our users.
-
-    Raises:
-        ConfigError: If Ray is not installed; the message says how to install it.
-    """
+    """Return the module `ray.serve`, as `import_ray`, without its warnings about itself."""
     import_ray()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)

@@ -17,17 +17,19 @@ from contextlib import contextmanager
 from dataclasses import replace
 from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from phpq.cluster.actors import Actors, fit_actors
 from phpq.cluster.connection import LOCAL, connected, first_line
-from phpq.cluster.pipeline import encode_stretches, through_conductor
-from phpq.cluster.plan import Plan, plan_actors
-from phpq.cluster.worker import Stretch, Work
+from phpq.cluster.pipeline import Stretch, Work, encode_stretches, through_conductor
+from phpq.data.places import is_uri
 from phpq.errors import ConfigError, PhpqError
-from phpq.gallery.encoding import Encoded, Encoder, Find, Known, look_up
+from phpq.gallery.encoding import Encoded
 from phpq.gallery.fragments import write_at, write_here
-from phpq.gallery.places import is_uri
 from phpq.gallery.sources import Item
+
+if TYPE_CHECKING:
+    from phpq.model import Model
 
 _DEVICES = ("auto", "cuda", "cpu")
 _BATCHES = 8  # of a stretch; the first stretches are of one batch, so that all actors have some
@@ -48,7 +50,7 @@ def ray_engine(
     Args:
         folder: The gallery; all nodes see it under this name.
         address: "local" starts a cluster on this machine; also "auto", HOST:PORT, ray://HOST:PORT.
-        actors: Models at work at most; 0 is one a GPU, or what the CPUs have room for.
+        actors: Models at work at most; 0 is one per GPU, or what the CPUs have room for.
         device: "auto" takes the GPUs of the cluster where it has any; "cuda" and "cpu" insist.
 
     Raises:
@@ -58,7 +60,7 @@ def ray_engine(
         raise ConfigError(f"actors={actors} is not allowed: it must be at least 0.")
     if device not in _DEVICES:
         raise ConfigError(
-            f"device={device!r} cannot be used with Ray, which deals out the devices. Use "
+            f"device={device!r} cannot be used with Ray, which assigns the devices. Use "
             f"{' or '.join(_DEVICES)}."
         )
     with connected(address) as ray:
@@ -66,36 +68,35 @@ def ray_engine(
 
 
 class RayEngine:
-    """An `Engine` on a Ray cluster; make it with `ray_engine`.
-
-    Args:
-        ray: The module, connected.
-        folder: The gallery.
-        actors: Models at work at most; 0 is as many as there is room for.
-        device: "auto", "cuda" or "cpu".
-    """
+    """A `phpq.gallery.encoding.Engine` on a Ray cluster; make it with `ray_engine`."""
 
     def __init__(self, ray: Any, folder: Path, *, actors: int = 0, device: str = "auto") -> None:
         self._ray = ray
         self._folder = folder
         self._wanted = actors
         self._device = device
-        self._now: Plan | None = None  # of the pipeline that runs
+        self._now: Actors | None = None  # of the pipeline that runs
 
     @property
     def workers(self) -> int:
         """Actors at work, or those that the cluster has room for."""
-        return (self._now or self._plan()).actors
+        return (self._now or self._fit()).count
 
     def encode(
-        self, items: Iterable[Item], find: Find, encoder: Encoder, *, keep_embeddings: bool = False
+        self,
+        items: Iterable[Item],
+        model: Model,
+        *,
+        batch_size: int = 64,
+        keep_embeddings: bool = False,
     ) -> Generator[list[Encoded], None, None]:
-        """Encode images by batches, in their order; see `phpq.gallery.encoding.encode_items`."""
-        plan = self._plan()
-        device = "cuda" if plan.gpus else "cpu"
-        work = Work(str(self._folder), encoder.batch_size, keep_embeddings, device, plan.cpus)
-        images = look_up(map(_anywhere, items), find)
-        while stretches := self._put(images, encoder.batch_size, few=4 * plan.actors):
+        """Do as `phpq.gallery.encoding.encode_items`; the actors load the gallery's own model."""
+        del model
+        actors = self._fit()
+        device = "cuda" if actors.gpus else "cpu"
+        work = Work(str(self._folder), batch_size, keep_embeddings, device, actors.cpus)
+        images = map(_anywhere, items)
+        while stretches := self._put(images, batch_size, few=4 * actors.count):
             yield from self._encode(stretches, work)
 
     def write(self, table: Any, dataset: Any) -> list[Any]:
@@ -120,9 +121,9 @@ class RayEngine:
             return write_here(table, dataset)
         return [fragment for fragments in written for fragment in fragments]
 
-    def _plan(self) -> Plan:
+    def _fit(self) -> Actors:
         nodes = [node["Resources"] for node in self._ray.nodes() if node["Alive"]]
-        self._now = plan_actors(nodes, wanted=self._wanted, gpus=self._device != "cpu")
+        self._now = fit_actors(nodes, wanted=self._wanted, gpus=self._device != "cpu")
         if self._device == "cuda" and not self._now.gpus:
             raise ConfigError(
                 f"device='cuda' needs a GPU, and the Ray cluster of {len(nodes)} nodes has none. "
@@ -130,7 +131,7 @@ class RayEngine:
             )
         return self._now
 
-    def _put(self, images: Iterator[Known], batch_size: int, *, few: int) -> list[Any]:
+    def _put(self, images: Iterator[Item], batch_size: int, *, few: int) -> list[Any]:
         """Put the next stretches into the object store; returns their references."""
         stretches: list[Any] = []
         while len(stretches) < _STRETCHES:
@@ -142,7 +143,7 @@ class RayEngine:
         return stretches
 
     def _encode(self, stretches: list[Any], work: Work) -> Generator[list[Encoded], None, None]:
-        """Encode stretches; what a dead node had in hand is given to the others.
+        """Encode stretches; the unfinished work of a dead node is given to the others.
 
         Ray Data would start a dead actor again and wait for it, where the cluster may have no room
         left. Here the work goes on, from the first stretch that is missing, with the actors
@@ -173,16 +174,16 @@ class RayEngine:
         self, stretches: list[Any], first: int, work: Work
     ) -> Generator[tuple[int, Stretch], None, None]:
         """Run one pipeline over the stretches from `first` on, on the nodes that live."""
-        plan = self._plan()
-        if bool(plan.gpus) != (work.device == "cuda"):
+        actors = self._fit()
+        if bool(actors.gpus) != (work.device == "cuda"):
             raise ConfigError(
                 f"The work began on {work.device}, and the cluster has no such device now; another "
                 "would round otherwise. What is done is in the gallery; run this again to go on."
             )
-        work = replace(work, threads=plan.cpus)
+        work = replace(work, threads=actors.cpus)
         if self._ray.util.client.ray.is_connected():
-            return through_conductor(self._ray, stretches, first, work, plan)
-        return encode_stretches(stretches, first, work, plan)
+            return through_conductor(self._ray, stretches, first, work, actors)
+        return encode_stretches(stretches, first, work, actors)
 
 
 def _anywhere(item: Item) -> Item:

@@ -1,22 +1,104 @@
 """One Ray Data pipeline: references to stretches of images in, encoded stretches out, in order.
 
-Ray Data runs in a process of the cluster, not in one that came through ray://; for such a one a
-`Conductor`, an actor without a CPU of its own, runs the pipeline.
+Actors hold the model of a gallery and encode stretches of a source. Ray Data runs in a process of
+the cluster, not in one that came through ray://; for such a one a `Conductor`, an actor without a
+CPU of its own, runs the pipeline.
 """
 
 from __future__ import annotations
 
 import logging
+import socket
 import warnings
-from collections.abc import Generator
-from typing import Any
+from collections.abc import Generator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
-from phpq.cluster.plan import Plan
-from phpq.cluster.worker import EncodingActor, Stretch, Work
+import numpy as np
+
+from phpq.cluster.actors import Actors
+from phpq.errors import ConfigError
+from phpq.gallery.check import MODEL
+from phpq.gallery.encoding import Encoded, encode_items
+
+if TYPE_CHECKING:
+    from phpq.model import Model
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """What every actor is told."""
+
+    folder: str  # the gallery, on storage that all nodes see
+    batch_size: int  # images that the model sees at once
+    keep_embeddings: bool
+    device: str  # as `phpq.load` takes it
+    threads: int  # that decode, and compute on a CPU
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Stretch:
+    """Images that follow each other in a source, encoded; a type that Ray leaves as it is."""
+
+    batches: tuple[list[Encoded], ...]
+
+
+class EncodingActor:
+    """Holds the model of a gallery and encodes stretches of a source.
+
+    Args:
+        work: What to do.
+        stretches: Ray references to lists of `Item`.
+    """
+
+    def __init__(self, work: Work, stretches: Sequence[Any]) -> None:
+        self._work = work
+        self._stretches = stretches
+        self._model: Model | None = None
+
+    def __call__(self, tickets: dict[str, Any]) -> dict[str, Any]:
+        """Encode stretches: {"number": (n,) int} in, with "stretch": (n,) `Stretch` out."""
+        import ray
+
+        work = self._work
+        # Loaded here, and not when the actor is made: an error comes back as what it is.
+        self._model = self._model or _load(work)
+        done = np.empty(len(tickets["number"]), dtype=object)
+        for place, number in enumerate(tickets["number"]):
+            batches = encode_items(
+                ray.get(self._stretches[int(number)]),
+                self._model,
+                batch_size=work.batch_size,
+                keep_embeddings=work.keep_embeddings,
+                workers=work.threads,
+            )
+            # Without pixels: they were looked at, and the way back is long.
+            light = (
+                [replace(image, item=replace(image.item, image=b"")) for image in batch]
+                for batch in batches
+            )
+            done[place] = Stretch(tuple(light))
+        return {"number": tickets["number"], "stretch": done}
+
+
+def _load(work: Work) -> Model:
+    import torch
+
+    from phpq.model import load
+
+    folder = Path(work.folder) / MODEL
+    if not folder.is_dir():
+        raise ConfigError(
+            f"The gallery {work.folder!r} is not to be seen on {socket.gethostname()!r}. Put it "
+            "where all machines of the cluster find it under the same name, as on NFS."
+        )
+    torch.set_num_threads(work.threads)
+    return load(folder, device=work.device)
 
 
 def encode_stretches(
-    stretches: list[Any], first: int, work: Work, plan: Plan
+    stretches: list[Any], first: int, work: Work, actors: Actors
 ) -> Generator[tuple[int, Stretch], None, None]:
     """Encode the stretches from `first` on; yields their numbers and what became of them, in order.
 
@@ -34,10 +116,10 @@ def encode_stretches(
         encoded = dataset.map_batches(
             EncodingActor,
             batch_size=1,
-            compute=ray.data.ActorPoolStrategy(size=min(plan.actors, len(tickets))),
+            compute=ray.data.ActorPoolStrategy(size=min(actors.count, len(tickets))),
             fn_constructor_kwargs={"work": work, "stretches": stretches},
-            num_cpus=plan.cpus,
-            num_gpus=plan.gpus,
+            num_cpus=actors.cpus,
+            num_gpus=actors.gpus,
             max_restarts=0,
         )
     encoded.context.execution_options.preserve_order = True
@@ -52,17 +134,10 @@ def encode_stretches(
 
 
 class Conductor:
-    """A pipeline that another process asks for its results, one after the other.
+    """A pipeline, as `encode_stretches`, that another process asks for its results one by one."""
 
-    Args:
-        stretches: Ray references.
-        first: The first one that is wanted.
-        work: What the actors do.
-        plan: How many there are.
-    """
-
-    def __init__(self, stretches: list[Any], first: int, work: Work, plan: Plan) -> None:
-        self._rows = encode_stretches(stretches, first, work, plan)
+    def __init__(self, stretches: list[Any], first: int, work: Work, actors: Actors) -> None:
+        self._rows = encode_stretches(stretches, first, work, actors)
 
     def next(self) -> tuple[int, Stretch] | None:
         """Return the next stretch, or None after the last."""
@@ -70,11 +145,11 @@ class Conductor:
 
 
 def through_conductor(
-    ray: Any, stretches: list[Any], first: int, work: Work, plan: Plan
+    ray: Any, stretches: list[Any], first: int, work: Work, actors: Actors
 ) -> Generator[tuple[int, Stretch], None, None]:
     """Do as `encode_stretches` from a process that came through ray://."""
     actor = ray.remote(Conductor).options(num_cpus=0)
-    conductor = actor.remote(stretches, first, work, plan)
+    conductor = actor.remote(stretches, first, work, actors)
     try:
         while (row := ray.get(conductor.next.remote())) is not None:
             yield row

@@ -6,13 +6,14 @@ from phpq.data.decode import (
     SkippedImage,
     decode_all,
     decode_square,
+    decode_squares,
     read_image,
     to_square,
 )
 from phpq.data.download import download
 from phpq.data.images import Dataset, ImageReader, LabelledImages, hold_out
 from phpq.data.sources import data_home, open_dataset
-from phpq.data.synthetic import MarkBox, mark_boxes, mark_mask, plumage, write_plumage
+from phpq.data.synthetic import mark_mask, plumage, write_plumage
 
 __all__ = [
     "Dataset",
@@ -20,14 +21,13 @@ __all__ = [
     "FileReader",
     "ImageReader",
     "LabelledImages",
-    "MarkBox",
     "SkippedImage",
     "data_home",
     "decode_all",
     "decode_square",
+    "decode_squares",
     "download",
     "hold_out",
-    "mark_boxes",
     "mark_mask",
     "open_dataset",
     "plumage",

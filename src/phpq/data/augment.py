@@ -24,11 +24,6 @@ def draw_augmentations(
 ) -> NDArray[np.float32]:
     """Draw the parameters of `count` training crops.
 
-    Args:
-        generator: The only source of randomness.
-        count: How many.
-        config: Crop scale and ratio, mirror, jitter.
-
     Returns:
         (count, 8) float32: crop centre x, y and size w, h as shares of the side; mirror +1 or -1;
         factors of brightness, contrast and saturation.

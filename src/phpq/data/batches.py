@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
-from torch.utils.data import DataLoader, Sampler
+from torch.utils.data import DataLoader
 from torch.utils.data import Dataset as TorchDataset
 
 from phpq.config import DataConfig, TrainingConfig
@@ -41,14 +41,7 @@ def steps_per_epoch(num_images: int, batch_size: int) -> int:
 def plan_epoch(
     labels: NDArray[np.int64], epoch: int, *, data: DataConfig, training: TrainingConfig
 ) -> EpochPlan:
-    """Draw the batches and augmentations of one epoch.
-
-    Args:
-        labels: (N,) of the training images.
-        epoch: From 0.
-        data: Augmentation.
-        training: Batch size, sampler and seed.
-    """
+    """Draw the batches and augmentations of one epoch, for images of (N,) labels."""
     generator = np.random.default_rng([training.seed, epoch])
     steps = steps_per_epoch(len(labels), training.batch_size)
     shape = (steps, training.batch_size)
@@ -73,9 +66,8 @@ def _by_classes(
     members = [np.flatnonzero(labels == c) for c in np.unique(labels)]
     batches = []
     for _ in range(shape[0]):
-        chosen = generator.choice(
-            len(members), shape[1] // per_class, replace=len(members) < shape[1] // per_class
-        )
+        classes = shape[1] // per_class
+        chosen = generator.choice(len(members), classes, replace=len(members) < classes)
         picks = [
             generator.choice(members[c], per_class, replace=len(members[c]) < per_class)
             for c in chosen
@@ -112,9 +104,9 @@ class StreamedPixels:
         self, images: LabelledImages, config: DataConfig, *, device: torch.device, workers: int
     ) -> None:
         self.device = device
-        self.planned = _PlannedBatches()
+        self.planned: list[list[int]] = []  # the rows of the current epoch's plan
         workers = workers or (os.cpu_count() or 1)
-        # The workers outlive an epoch: starting them anew each time would cost seconds.
+        # The workers outlive an epoch: starting them takes long.
         self.loader: DataLoader[Tensor] = DataLoader(
             _SquareDataset(images, config),
             batch_sampler=self.planned,
@@ -126,22 +118,9 @@ class StreamedPixels:
 
     def batches(self, indices: NDArray[np.int64]) -> Iterator[Tensor]:
         """Decode each step's images ahead of time, in order."""
-        self.planned.rows = indices.tolist()
+        self.planned[:] = indices.tolist()
         for batch in self.loader:
             yield batch.to(self.device, non_blocking=True)
-
-
-class _PlannedBatches(Sampler[list[int]]):
-    """Hands the rows of the current epoch's plan to the loader."""
-
-    def __init__(self) -> None:
-        self.rows: list[list[int]] = []
-
-    def __iter__(self) -> Iterator[list[int]]:
-        return iter(self.rows)
-
-    def __len__(self) -> int:
-        return len(self.rows)
 
 
 class _SquareDataset(TorchDataset[Tensor]):

@@ -6,6 +6,7 @@ another extension than `images.txt` says is found by the name before it.
 
 from __future__ import annotations
 
+from functools import cache
 from pathlib import Path, PurePosixPath
 
 import numpy as np
@@ -28,11 +29,9 @@ def find_cub200(root: Path) -> Path | None:
 
 
 def open_cub200(root: Path, *, seed: int = 0) -> Dataset:
-    """Open CUB-200-2011 with its official split.
+    """Open CUB-200-2011, from its folder or the one above, with its official split.
 
-    Args:
-        root: The folder `CUB_200_2011` or the one above it.
-        seed: Not used: the split is given. Every loader takes one.
+    The seed is not used.
 
     Returns:
         A data set whose ids are paths relative to `CUB_200_2011`, in the order of `images.txt`.
@@ -95,19 +94,17 @@ def _column(
 
 def _locate(folder: Path, files: list[str]) -> tuple[str, ...]:
     """Return the path of each image relative to `folder`, with the extension it really has."""
-    by_stem: dict[str, dict[str, str]] = {}
+    stems = cache(_stems)
     found: list[str] = []
     missing: list[str] = []
     for file in files:
         wanted = PurePosixPath("images", file)
-        parent = str(wanted.parent)
-        if parent not in by_stem:
-            by_stem[parent] = _stems(folder / parent)
-        actual = by_stem[parent].get(wanted.name) or by_stem[parent].get(wanted.stem)
+        names = stems(folder / wanted.parent)
+        actual = names.get(wanted.name) or names.get(wanted.stem)
         if actual is None:
             missing.append(str(wanted))
         else:
-            found.append(f"{parent}/{actual}")
+            found.append(f"{wanted.parent}/{actual}")
     if missing:
         raise DataError(
             f"{str(folder)!r} lacks {named(missing, 'image')} named in images.txt. "

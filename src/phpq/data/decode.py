@@ -1,16 +1,14 @@
 """Image files in, uint8 squares out; an image that cannot be read is named with the reason.
 
-`read_image` and `decode_square` take one image, `decode_all` a whole set, in parallel and cached.
+`read_image` and `decode_square` take one image, `decode_squares` and `decode_all` a whole set.
 """
 
 from __future__ import annotations
 
 import io
-import os
 import threading
-from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from collections.abc import Callable, Generator, Iterator
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO, Literal
@@ -20,6 +18,7 @@ from numpy.typing import NDArray
 from PIL import Image, ImageOps, UnidentifiedImageError
 
 from phpq.config import DataConfig
+from phpq.data.ahead import read_ahead
 from phpq.data.images import LabelledImages
 from phpq.data.pixel_cache import StoredPixels, find_entry
 from phpq.data.split import named
@@ -28,6 +27,13 @@ from phpq.errors import BadImageError, DataError
 MAX_PIXELS = DataConfig().max_pixels
 _EXTENSIONS = "avif bmp gif jpe jpeg jpg jp2 pbm pgm png pnm ppm tga tif tiff webp"
 IMAGE_EXTENSIONS = frozenset(f".{extension}" for extension in _EXTENSIONS.split())
+# What is opened, whatever a file is called: the formats of the extensions above, which Pillow
+# decodes inside this process. Its other plug-ins are never asked: some start programs (EPS starts
+# Ghostscript, which runs the file) or open further files. JPEG includes the MPO of phones. TGA has
+# no mark of its own and comes last.
+FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF", "AVIF", "JPEG2000", "PPM", "TGA")
+
+_AHEAD = 256  # images of a set that are decoded before they are asked for
 
 # Pillow's pixel limit is a module global; the lock keeps two of our threads from restoring it
 # in the wrong order. It is held while a header is parsed, not while pixels are decoded.
@@ -36,15 +42,10 @@ _LIMIT_LOCK = threading.Lock()
 
 @dataclass(frozen=True, slots=True)
 class FileReader:
-    """Opens image files by position.
+    """Opens image files by position."""
 
-    Attributes:
-        root: The folder that the names are relative to.
-        names: N relative paths with slashes.
-    """
-
-    root: Path
-    names: tuple[str, ...]
+    root: Path  # the folder that the names are relative to
+    names: tuple[str, ...]  # N relative paths with slashes
 
     def path(self, index: int) -> Path:
         """Return the file of image `index`."""
@@ -58,7 +59,7 @@ class FileReader:
 def read_image(
     source: Path | bytes, *, name: str | None = None, max_pixels: int = MAX_PIXELS, draft: int = 0
 ) -> Image.Image:
-    """Decode one image of any common format and mode.
+    """Decode one image of any mode in one of `FORMATS`.
 
     The EXIF orientation is applied, transparency is laid over white, 16-bit and float images are
     scaled to 8 bits, and the first frame of an animation is taken.
@@ -84,15 +85,9 @@ def read_image(
 def to_square(
     image: Image.Image, size: int, fit: Literal["squash", "crop"] = "crop"
 ) -> NDArray[np.uint8]:
-    """Resize to a square with antialiasing.
+    """Resize an RGB image to a square with antialiasing: (3, size, size) uint8, C-contiguous.
 
-    Args:
-        image: Mode RGB, any size.
-        size: Side of the square in pixels.
-        fit: "squash" ignores the aspect ratio; "crop" keeps the square at the centre.
-
-    Returns:
-        (3, size, size) uint8, C-contiguous.
+    `fit` "squash" ignores the aspect ratio; "crop" keeps the square at the centre.
     """
     width, height = image.size
     side = min(width, height)
@@ -112,11 +107,11 @@ def decode_square(
 
     Args:
         source: A file, the bytes of one, or an opened image.
-        config: Gives the size, the fit and the pixel limit.
+        config: Gives the size S, the fit and the pixel limit.
         name: What an error calls it.
 
     Returns:
-        (3, store_size, store_size) uint8.
+        (3, S, S) uint8.
     """
     if isinstance(source, Image.Image):
         image = _to_rgb(source)
@@ -137,20 +132,33 @@ class SkippedImage:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class DecodedImages:
-    """Pixels of the images of a set that could be read.
+    """Pixels of the images of a set that could be read."""
 
-    Attributes:
-        pixels: (N, 3, S, S) uint8; a copy-on-write memory map where a cache is used.
-        images: The N images, in the order of `pixels`.
-        skipped: Those left out of the set.
-    """
-
-    pixels: NDArray[np.uint8]
-    images: LabelledImages
+    pixels: NDArray[np.uint8]  # (N, 3, S, S); a copy-on-write memory map where a cache is used
+    images: LabelledImages  # N, in the order of `pixels`
     skipped: tuple[SkippedImage, ...]
 
     def __len__(self) -> int:
         return len(self.images)
+
+
+def decode_squares(
+    images: LabelledImages, config: DataConfig, *, ahead: int = _AHEAD, workers: int = 0
+) -> Generator[NDArray[np.uint8] | str, None, None]:
+    """Decode a set in threads and in flat memory.
+
+    Yields:
+        For each image in order its (3, S, S) uint8 square, or why it cannot be read.
+    """
+
+    def decode(row: int) -> NDArray[np.uint8] | str:
+        try:
+            source = images.path(row) or images.read(row)
+            return decode_square(source, config, name=images.ids[row])
+        except BadImageError as error:
+            return str(error)
+
+    return read_ahead(range(len(images)), decode, ahead=ahead, workers=workers)
 
 
 def decode_all(
@@ -166,7 +174,7 @@ def decode_all(
     Args:
         images: N images.
         config: Gives the size S, the fit, the pixel limit and what to do with a bad image.
-        workers: Threads (Pillow decodes outside the interpreter lock); 0 is one a core.
+        workers: Threads; 0 is one per core.
         progress: Called with (images done, images in all).
         cache: A folder that keeps the pixels for the next time. A cache that is stale or damaged
             is made anew. Images that do not come from files are not cached.
@@ -178,15 +186,11 @@ def decode_all(
         DataError: If an image is bad and `config.on_bad_image` is "refuse", or if leaving out the
             bad ones empties a class.
     """
-    shape = (len(images), 3, config.store_size, config.store_size)
-
-    def fill(pixels: NDArray[np.uint8]) -> dict[int, str]:
-        return _fill(pixels, images, config, workers=workers, progress=progress)
-
     entry = find_entry(cache, images, config) if cache is not None else None
     stored = entry.load() if entry else None
     if stored is None and entry:
-        stored = entry.build(shape, fill)
+        shape = (len(images), 3, config.store_size, config.store_size)
+        stored = entry.build(shape, lambda pixels: _fill(pixels, images, config, workers, progress))
     elif stored is None:
         stored = decode_readable(images, config, workers=workers, progress=progress)
     return accept_readable(images, stored, config)
@@ -199,27 +203,25 @@ def decode_readable(
     workers: int = 0,
     progress: Callable[[int, int], None] | None = None,
 ) -> StoredPixels:
-    """Decode a set in memory, as `decode_all` does, and judge nothing: it may be a part of a set.
-
-    Returns:
-        The pixels of the readable images in order, and why the others are not among them.
-    """
+    """Decode a set in memory, as `decode_all`, and judge nothing: it may be a part of a set."""
     pixels = np.empty((len(images), 3, config.store_size, config.store_size), dtype=np.uint8)
-    reasons = _fill(pixels, images, config, workers=workers, progress=progress)
+    reasons = _fill(pixels, images, config, workers, progress)
     return StoredPixels(pixels[: len(images) - len(reasons)], reasons)
 
 
 def accept_readable(
     images: LabelledImages, stored: StoredPixels, config: DataConfig
 ) -> DecodedImages:
-    """Leave out the images of a whole set that could not be read, or refuse the set.
-
-    Raises:
-        DataError: As `decode_all`.
-    """
+    """Leave out the images of a whole set that could not be read, or refuse it as `decode_all`."""
     skipped = tuple(SkippedImage(images.ids[i], why) for i, why in sorted(stored.reasons.items()))
     if skipped and config.on_bad_image == "refuse":
-        raise DataError(_refusal(images, skipped))
+        shown = "\n".join(f"  {image.reason}" for image in skipped[:10])
+        more = f"\n  ... and {len(skipped) - 10} more" if len(skipped) > 10 else ""
+        raise DataError(
+            f"{len(skipped)} of {len(images)} images of {images.name!r} cannot be read:\n"
+            f"{shown}{more}\n"
+            "Repair or remove them, or set data.on_bad_image=skip to leave them out."
+        )
     kept = [i for i in range(len(images)) if i not in stored.reasons]
     readable = images.subset(kept) if skipped else images
     emptied = np.flatnonzero((images.class_sizes() > 0) & (readable.class_sizes() == 0))
@@ -236,61 +238,30 @@ def _fill(
     pixels: NDArray[np.uint8],
     images: LabelledImages,
     config: DataConfig,
-    *,
     workers: int,
     progress: Callable[[int, int], None] | None,
 ) -> dict[int, str]:
-    """Decode every image into `pixels`, the readable ones first and in order.
-
-    Returns:
-        The reason of each image that could not be read, by its position in `images`.
-    """
-
-    def decode(index: int) -> str | None:
-        try:
-            source = images.path(index) or images.read(index)
-            pixels[index] = decode_square(source, config, name=images.ids[index])
-        except BadImageError as error:
-            return str(error)
-        return None
-
-    total = len(images)
+    """Write the readable images into `pixels`, in order; returns why others cannot be read."""
     reasons: dict[int, str] = {}
-    free = 0  # rows are moved up over the gaps; a row is moved only after it has been decoded
-    with ThreadPoolExecutor(workers or os.cpu_count() or 1) as pool:
-        try:
-            for index, reason in enumerate(pool.map(decode, range(total))):
-                if reason is not None:
-                    reasons[index] = reason
-                else:
-                    if free != index:
-                        pixels[free] = pixels[index]
-                    free += 1
-                if progress:
-                    progress(index + 1, total)
-        except BaseException:
-            pool.shutdown(wait=False, cancel_futures=True)
-            raise
+    with closing(decode_squares(images, config, workers=workers)) as squares:
+        for row, square in enumerate(squares):
+            if isinstance(square, str):
+                reasons[row] = square
+            else:
+                pixels[row - len(reasons)] = square
+            if progress:
+                progress(row + 1, len(images))
     return reasons
-
-
-def _refusal(images: LabelledImages, skipped: tuple[SkippedImage, ...]) -> str:
-    shown = "\n".join(f"  {image.reason}" for image in skipped[:10])
-    more = f"\n  ... and {len(skipped) - 10} more" if len(skipped) > 10 else ""
-    return (
-        f"{len(skipped)} of {len(images)} images of {images.name!r} cannot be read:\n"
-        f"{shown}{more}\nMend or remove them, or set data.on_bad_image=skip to leave them out."
-    )
 
 
 def _decode(stream: BinaryIO, name: str, max_pixels: int, draft: int) -> Image.Image:
     try:
         with _unlimited_pillow():
-            image = Image.open(stream)
+            image = Image.open(stream, formats=FORMATS)
     except UnidentifiedImageError as error:
-        raise _bad(name, "it is not an image, or of a format that Pillow cannot read") from error
+        raise _bad(name, _unknown_kind(stream)) from error
     except Exception as error:  # a damaged header can raise almost anything inside Pillow
-        raise _bad(name, _reason(error)) from error
+        raise _damaged(name, error) from error
     width, height = image.size
     if width * height > max_pixels:
         raise _bad(
@@ -306,7 +277,25 @@ def _decode(stream: BinaryIO, name: str, max_pixels: int, draft: int) -> Image.I
         image.load()
         return _to_rgb(_upright(image))
     except Exception as error:  # as above, for damaged pixels
-        raise _bad(name, _reason(error)) from error
+        raise _damaged(name, error) from error
+
+
+def _unknown_kind(stream: BinaryIO) -> str:
+    """Say what a file looks like that is of none of `FORMATS`, from its first bytes alone."""
+    stream.seek(0)
+    start = stream.read(16)
+    Image.init()  # makes all formats known by their marks; none of them is asked to open the file
+    marks = ((kind, accept) for kind, (_, accept) in Image.OPEN.items() if kind not in FORMATS)
+    whole = len(start) == 16  # as the marks are compared; no image is shorter
+    seen = next((kind for kind, accept in marks if whole and accept and accept(start) is True), "")
+    what = f"it looks like {seen}" if seen else "it is not an image, or damaged from the start"
+    return f"{what}. Opened are {', '.join(FORMATS)}: save it anew as one of these"
+
+
+def image_format(content: bytes) -> str:
+    """Return what a readable file is, as in "JPEG"."""
+    with Image.open(io.BytesIO(content), formats=FORMATS) as image:
+        return image.format or ""
 
 
 def _open_bytes(source: Path | bytes, name: str) -> BinaryIO:
@@ -365,9 +354,9 @@ def _eight_bits(values: NDArray[np.generic]) -> NDArray[np.uint8]:
     return np.rint(scaled).clip(0, 255).astype(np.uint8)
 
 
-def _reason(error: Exception) -> str:
+def _damaged(name: str, error: Exception) -> BadImageError:
     text = str(error).strip().rstrip(".")
-    return f"it is damaged ({text or type(error).__name__})"
+    return _bad(name, f"it is damaged ({text or type(error).__name__})")
 
 
 def _bad(name: str, reason: str) -> BadImageError:

@@ -9,7 +9,6 @@ from __future__ import annotations
 from pathlib import Path
 
 import numpy as np
-from numpy.typing import NDArray
 
 from phpq.data.decode import FileReader
 from phpq.data.images import Dataset, LabelledImages
@@ -17,30 +16,20 @@ from phpq.data.split import named
 from phpq.errors import DataError
 
 IMAGE_FOLDERS = ("images/Images", "Images")
-LIST_FOLDERS = ("lists", "")
 LISTS = ("train_list.mat", "test_list.mat")
 
 
 def find_dogs120(root: Path) -> tuple[Path, Path] | None:
     """Return the folder of class folders and the folder of the lists below `root`, or None."""
     images = next((root / name for name in IMAGE_FOLDERS if (root / name).is_dir()), None)
-    lists = next(
-        (
-            root / name
-            for name in LIST_FOLDERS
-            if all((root / name / file).is_file() for file in LISTS)
-        ),
-        None,
-    )
-    return (images, lists) if images and lists else None
+    for lists in (root / "lists", root):
+        if images and all((lists / file).is_file() for file in LISTS):
+            return images, lists
+    return None
 
 
 def open_dogs120(root: Path, *, seed: int = 0) -> Dataset:
-    """Open Stanford Dogs with its official split.
-
-    Args:
-        root: The folder that holds the images and the lists.
-        seed: Not used: the split is given. Every loader takes one.
+    """Open Stanford Dogs with its official split; the seed is not used.
 
     Returns:
         A data set whose ids are paths relative to `root` and whose classes are named by folder,
@@ -78,7 +67,7 @@ def open_dogs120(root: Path, *, seed: int = 0) -> Dataset:
 
 def _read_list(path: Path) -> tuple[list[str], list[int]]:
     """Read a list of N files and N labels, which count from 1."""
-    from scipy.io import loadmat  # 0.1 s, and only this data set needs it
+    from scipy.io import loadmat  # only this data set needs it
 
     try:
         content = loadmat(str(path), variable_names=["file_list", "labels"])
@@ -87,17 +76,13 @@ def _read_list(path: Path) -> tuple[list[str], list[int]]:
     absent = [field for field in ("file_list", "labels") if field not in content]
     if absent:
         raise DataError(f"{str(path)!r} lacks {named(absent, 'field')}. Download it again.")
-    files = [_text(cell) for cell in np.ravel(content["file_list"])]
+    files = [str(np.asarray(cell).item()) for cell in np.ravel(content["file_list"])]
     labels = [int(label) for label in np.ravel(content["labels"])]
     if len(files) != len(labels):
         raise DataError(
             f"{str(path)!r} has {len(files)} files but {len(labels)} labels. Download it again."
         )
     return files, labels
-
-
-def _text(cell: NDArray[np.str_] | str) -> str:
-    return str(np.asarray(cell).item())
 
 
 def _class_names(rows: list[tuple[str, int]]) -> tuple[str, ...]:

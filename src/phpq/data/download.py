@@ -7,13 +7,10 @@ its checksum is right, and the folder appears by rename, complete or not at all.
 from __future__ import annotations
 
 import hashlib
-import http.client
 import os
 import shutil
 import tarfile
 import time
-import urllib.error
-import urllib.request
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,26 +22,17 @@ Progress = Callable[[str, int, int], None]  # file, bytes done, bytes in all
 ATTEMPTS = 5  # without a single new byte; progress starts the count again
 WAIT_SECONDS = 1.0  # before the second attempt; doubled each time
 TIMEOUT_SECONDS = 30.0
-BLOCK = 1 << 18
 
 
 @dataclass(frozen=True, slots=True)
 class Archive:
-    """One file of a benchmark.
+    """One file of a benchmark."""
 
-    Attributes:
-        url: Official address.
-        size: Bytes.
-        algorithm: Of the checksum, a name that hashlib knows.
-        checksum: Hexadecimal.
-        inside: Folder of the data set in which the archive is unpacked.
-    """
-
-    url: str
-    size: int
-    algorithm: str
-    checksum: str
-    inside: str = "."
+    url: str  # official address
+    size: int  # bytes
+    algorithm: str  # of the checksum, a name that hashlib knows
+    checksum: str  # hexadecimal
+    inside: str = "."  # folder of the data set in which the archive is unpacked
 
     @property
     def file(self) -> str:
@@ -84,15 +72,12 @@ CATALOGUE: dict[str, tuple[Archive, ...]] = {
 
 
 def download(name: str, folder: Path, *, progress: Progress | None = None) -> Path:
-    """Fetch and unpack a benchmark, unless it is there already.
+    """Fetch and unpack a benchmark into `folder/name`, unless it is there already.
 
     Args:
         name: "cub200" or "dogs120".
         folder: Where downloads are kept (`data_home()`); made if need be.
         progress: Called with (file name, bytes done, bytes in all).
-
-    Returns:
-        `folder/name`, ready for `open_dataset`.
 
     Raises:
         DownloadError: If the address cannot be reached or the file is not what it should be. The
@@ -125,7 +110,8 @@ def _fetch(archive: Archive, folder: Path, progress: Progress | None) -> Path:
         part = folder / f"{archive.file}.part"
         _transfer(archive, part, progress)
         part.replace(file)
-    seen = _checksum(file, archive.algorithm)
+    with file.open("rb") as stream:
+        seen = hashlib.file_digest(stream, archive.algorithm).hexdigest()
     if seen != archive.checksum:
         size = file.stat().st_size
         file.unlink()
@@ -138,25 +124,26 @@ def _fetch(archive: Archive, folder: Path, progress: Progress | None) -> Path:
 
 
 def _transfer(archive: Archive, part: Path, progress: Progress | None) -> None:
+    """Append what is missing of a file to `part`, through any number of broken connections."""
+    import httpx
+
     failures, wait = 0, WAIT_SECONDS
-    while True:
-        before = _size(part)
-        if before == archive.size:  # complete, but the last run ended before it could say so
-            return
+    while (before := _size(part)) != archive.size:
         try:
             if _receive(archive, part, before, progress):
                 return
             reason = "the connection ended early"
-        except urllib.error.HTTPError as error:
-            reason = f"the server answered {error.code} {error.reason}"
-            if error.code == 416 and before:  # what we have is not a beginning of the file
+        except httpx.HTTPStatusError as error:
+            answer = error.response
+            reason = f"the server answered {answer.status_code} {answer.reason_phrase}"
+            if answer.status_code == 416 and before:  # what we have is not a beginning of the file
                 part.unlink()
-            elif error.code < 500:  # asking again will not help
+            elif answer.status_code < 500:  # asking again will not help
                 raise _offline(archive, part, reason) from error
-        except (urllib.error.URLError, http.client.HTTPException, TimeoutError) as error:
-            reason = str(getattr(error, "reason", "") or error or type(error).__name__)
-        except ConnectionError as error:
-            reason = error.strerror or type(error).__name__
+        except httpx.RemoteProtocolError:
+            reason = "the connection ended early"
+        except httpx.HTTPError as error:
+            reason = str(error) or type(error).__name__
         now = _size(part)
         failures = 0 if now > before else failures + 1
         wait = WAIT_SECONDS if now > before else 2 * wait
@@ -167,19 +154,25 @@ def _transfer(archive: Archive, part: Path, progress: Progress | None) -> None:
 
 def _receive(archive: Archive, part: Path, start: int, progress: Progress | None) -> bool:
     """Ask for the bytes from `start` on and append them; return whether the file is complete."""
-    request = urllib.request.Request(archive.url, headers={"User-Agent": "phpq"})
+    import httpx
+
+    # The bytes as they are: a compressed answer could not be continued.
+    headers = {"User-Agent": "phpq", "Accept-Encoding": "identity"}
     if start:
-        request.add_header("Range", f"bytes={start}-")
-    with urllib.request.urlopen(request, timeout=TIMEOUT_SECONDS) as response:
-        resumed = response.status == 206
-        if resumed and not str(response.headers.get("Content-Range")).startswith(f"bytes {start}-"):
+        headers["Range"] = f"bytes={start}-"
+    with httpx.stream(
+        "GET", archive.url, headers=headers, timeout=TIMEOUT_SECONDS, follow_redirects=True
+    ) as response:
+        response.raise_for_status()
+        resumed = response.status_code == 206
+        if resumed and not response.headers.get("Content-Range", "").startswith(f"bytes {start}-"):
             part.unlink()  # a range that we did not ask for: begin again
             return False
         done = start if resumed else 0
         length = response.headers.get("Content-Length")
         total = done + int(length) if length else archive.size
         with part.open("ab" if resumed else "wb") as stream:
-            while block := response.read(BLOCK):
+            for block in response.iter_raw():  # as they come: none waits to be written
                 stream.write(block)
                 done += len(block)
                 if progress:
@@ -201,14 +194,7 @@ def _size(file: Path) -> int:
     return file.stat().st_size if file.exists() else 0
 
 
-def _checksum(file: Path, algorithm: str) -> str:
-    with file.open("rb") as stream:
-        return hashlib.file_digest(stream, algorithm).hexdigest()
-
-
 def _unpack(files: list[Path], archives: tuple[Archive, ...], target: Path) -> None:
-    if not hasattr(tarfile, "data_filter"):
-        raise DownloadError("Unpacking safely needs Python 3.11.4 or later; please update Python.")
     room = target.with_name(f".{target.name}.{os.getpid()}.tmp")
     shutil.rmtree(room, ignore_errors=True)
     try:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -18,16 +18,13 @@ from phpq.data.images import Dataset, LabelledImages, split_by_hash
 from phpq.data.split import named
 from phpq.errors import DataError
 
+HIDDEN = (".", "__MACOSX")  # how the names begin of what is left out
 TEST_FOLDERS = ("test", "val", "valid", "validation")  # the first one found is used
 LAYOUT = "Put the images of each class in a folder of their own: FOLDER/<class>/<image>.jpg"
 
 
 def open_folder(root: Path, *, seed: int = 0) -> Dataset:
-    """Open a folder of class folders, with or without splits.
-
-    Args:
-        root: Its name becomes the name of the data set.
-        seed: Decides the split where the folder has none.
+    """Open a folder of class folders, with or without splits; the seed draws a missing split.
 
     Returns:
         A data set whose ids are paths relative to `root` and whose classes are in natural order.
@@ -96,31 +93,36 @@ def _list_classes(root: Path, folder: Path) -> dict[str, list[str]]:
     return found
 
 
-def _list_images(root: Path, folder: Path) -> list[str]:
-    found: list[str] = []
+def walk_images(root: Path) -> Iterator[Path]:
+    """Yield image files, one folder after the other, in natural order; hidden ones are left out."""
     seen: set[tuple[int, int]] = set()
-    for parent, folders, files in os.walk(folder, followlinks=True):
+    for parent, folders, files in os.walk(root, followlinks=True):
         status = Path(parent).stat()
         if (status.st_dev, status.st_ino) in seen:  # a link back to a folder above: do not descend
             folders.clear()
             continue
         seen.add((status.st_dev, status.st_ino))
-        folders[:] = sorted(child for child in folders if not child.startswith("."))
-        base = Path(parent).relative_to(root)
-        found.extend((base / file).as_posix() for file in files if _is_image(file))
+        # A gallery inside the folder holds no images of its own.
+        wanted = (f for f in folders if not f.startswith(HIDDEN) and not f.endswith(".lance"))
+        folders[:] = sorted(wanted, key=natural_key)
+        yield from (
+            Path(parent) / name for name in sorted(filter(_is_image, files), key=natural_key)
+        )
+
+
+def _list_images(root: Path, folder: Path) -> list[str]:
+    found = (file.relative_to(root).as_posix() for file in walk_images(folder))
     return sorted(found, key=natural_key)
 
 
 def _labelled(name: str, root: Path, classes: dict[str, list[str]]) -> LabelledImages:
     ids = tuple(file for files in classes.values() for file in files)
-    sizes: Sequence[int] = [len(files) for files in classes.values()]
-    labels = np.repeat(np.arange(len(sizes), dtype=np.int64), sizes)
+    labels = np.repeat(np.arange(len(classes)), [len(files) for files in classes.values()])
     return LabelledImages(name, ids, labels, tuple(classes), FileReader(root, ids))
 
 
 def _subfolders(folder: Path) -> list[Path]:
-    hidden = (".", "__MACOSX")
-    return [c for c in folder.iterdir() if c.is_dir() and not c.name.startswith(hidden)]
+    return [c for c in folder.iterdir() if c.is_dir() and not c.name.startswith(HIDDEN)]
 
 
 def _is_image(file: str) -> bool:

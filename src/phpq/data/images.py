@@ -7,10 +7,10 @@ each a list of ids and labels with a reader that opens one image at a time.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Protocol, runtime_checkable
+from typing import Protocol
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -21,52 +21,29 @@ from phpq.errors import DataError
 
 
 class ImageReader(Protocol):
-    """Opens the images of a set by position; picklable, since worker processes hold a copy."""
+    """Opens images by position; picklable, since worker processes hold a copy.
+
+    One that reads files also has `path(index) -> Path`.
+    """
 
     def read(self, index: int) -> Image.Image:
-        """Return image `index` in mode RGB.
-
-        Raises:
-            BadImageError: If it cannot be read; the message names it.
-        """
+        """Return image `index` in mode RGB; a `BadImageError` names one that cannot be read."""
         ...
-
-
-@runtime_checkable
-class _FileBacked(Protocol):
-    def path(self, index: int) -> Path | None: ...
-
-
-@dataclass(frozen=True, slots=True)
-class _SubsetReader:
-    reader: ImageReader
-    indices: NDArray[np.int64]  # (n,) positions in `reader`
-
-    def read(self, index: int) -> Image.Image:
-        return self.reader.read(int(self.indices[index]))
-
-    def path(self, index: int) -> Path | None:
-        inner = self.reader
-        return inner.path(int(self.indices[index])) if isinstance(inner, _FileBacked) else None
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class LabelledImages:
     """N images with a class each. Any selection of them is again such a set.
 
-    Attributes:
-        name: For messages and reports, as in "birds/train".
-        ids: N unique strings; for files the path relative to the data set's root, with slashes.
-        labels: (N,) int64, positions in `class_names`; read-only.
-        class_names: C names. A class may have no image here (`Dataset` is stricter).
-        reader: Opens image i of this set.
+    A class may have no image here; `Dataset` is stricter.
     """
 
-    name: str
-    ids: tuple[str, ...]
-    labels: NDArray[np.int64]
+    name: str  # for messages and reports, as in "birds/train"
+    ids: tuple[str, ...]  # N, unique; for files the path relative to the data set's root
+    labels: NDArray[np.int64]  # (N,) positions in `class_names`; read-only
     class_names: tuple[str, ...]
     reader: ImageReader
+    places: NDArray[np.int64] | None = None  # (N,) positions in `reader`; None: the first N
 
     def __post_init__(self) -> None:
         labels = np.array(self.labels, dtype=np.int64)
@@ -75,17 +52,15 @@ class LabelledImages:
         if labels.shape != (len(self.ids),):
             raise DataError(
                 f"{self.name!r} has {len(self.ids)} ids but labels of shape {labels.shape}; "
-                "give one label an image."
+                "give one label per image."
             )
-        if len(set(self.ids)) < len(self.ids):
-            repeated = [name for name, count in Counter(self.ids).items() if count > 1]
-            raise DataError(
-                f"{self.name!r} has {named(repeated, 'id')} more than once. "
-                "Ids name images and must be unique: remove or rename the repeated ones."
-            )
-        if len(set(self.class_names)) < len(self.class_names):
-            repeated = [name for name, count in Counter(self.class_names).items() if count > 1]
-            raise DataError(f"{self.name!r} has {named(repeated, 'class')} more than once.")
+        for what, names in (("id", self.ids), ("class", self.class_names)):
+            if len(set(names)) < len(names):
+                repeated = [name for name, count in Counter(names).items() if count > 1]
+                raise DataError(
+                    f"{self.name!r} has {named(repeated, what)} more than once. "
+                    "Names must be unique: remove or rename the repeated ones."
+                )
         if labels.size and not 0 <= labels.min() <= labels.max() < len(self.class_names):
             raise DataError(
                 f"{self.name!r} has labels from {labels.min()} to {labels.max()}, but there are "
@@ -98,18 +73,16 @@ class LabelledImages:
 
     def read(self, index: int) -> Image.Image:
         """Return image `index` in mode RGB; a `BadImageError` names the image."""
-        return self.reader.read(index)
+        return self.reader.read(self.place(index))
 
     def path(self, index: int) -> Path | None:
         """Return the file of image `index`, or None if it does not come from a file."""
-        return self.reader.path(index) if isinstance(self.reader, _FileBacked) else None
+        find: Callable[[int], Path] | None = getattr(self.reader, "path", None)
+        return find(self.place(index)) if find else None
 
-    def source(self, index: int) -> tuple[ImageReader, int]:
-        """Return the reader that makes image `index`, below any selection, and its place there."""
-        reader = self.reader
-        if isinstance(reader, _SubsetReader):
-            return reader.reader, int(reader.indices[index])
-        return reader, index
+    def place(self, index: int) -> int:
+        """Return the position of image `index` in the reader."""
+        return index if self.places is None else int(self.places[index])
 
     def subset(self, indices: ArrayLike) -> LabelledImages:
         """Select images.
@@ -121,17 +94,9 @@ class LabelledImages:
         if wanted.dtype == np.bool_:
             wanted = np.flatnonzero(wanted)
         wanted = wanted.astype(np.int64).reshape(-1)
-        reader = self.reader
-        if isinstance(reader, _SubsetReader):  # a subset of a subset stays one step deep
-            inner = _SubsetReader(reader.reader, reader.indices[wanted])
-        else:
-            inner = _SubsetReader(reader, wanted)
         ids = tuple(self.ids[i] for i in wanted)
-        return replace(self, ids=ids, labels=self.labels[wanted], reader=inner)
-
-    def renamed(self, name: str) -> LabelledImages:
-        """Return the same images under another name."""
-        return replace(self, name=name)
+        places = wanted if self.places is None else self.places[wanted]
+        return replace(self, ids=ids, labels=self.labels[wanted], places=places)
 
     def class_sizes(self) -> NDArray[np.int64]:
         """Return (C,) int64, the images of each class."""
@@ -144,22 +109,16 @@ class Dataset:
 
     Every class has training images, there are two classes at least, and no image is on both sides;
     a class may have no test image, but the test split has at least one.
-
-    Attributes:
-        name: For messages, reports and folder names.
-        train: The training split.
-        test: The test split.
-        source: What `open_dataset` opens to get the same data set again; empty if nothing does.
     """
 
-    name: str
+    name: str  # for messages, reports and folder names
     train: LabelledImages
     test: LabelledImages
-    source: str = ""
+    source: str = ""  # what `open_dataset` opens to get the same again; empty if nothing does
 
     def __post_init__(self) -> None:
         if self.train.class_names != self.test.class_names:
-            _raise_other_classes(self.name, self.train.class_names, self.test.class_names)
+            raise DataError(_other_classes(self.name, self.train, self.test))
         names = self.train.class_names
         for split, images in (("train", self.train), ("test", self.test)):
             if not len(images):
@@ -208,54 +167,37 @@ def hold_out(dataset: Dataset, per_class: int, *, seed: int) -> Dataset:
     small = [dataset.class_names[c] for c in np.flatnonzero(train.class_sizes() <= per_class)]
     if small:
         raise DataError(
-            f"Cannot hold out {per_class} images a class of {train.name!r}: "
+            f"Cannot hold out {per_class} images per class of {train.name!r}: "
             f"{named(small, 'class')} with fewer than {per_class + 1} training images. "
             "Hold out fewer."
         )
     counts = np.full(len(dataset.class_names), per_class, dtype=np.int64)
     drawn = draw_per_class(train.ids, train.labels, counts, seed=seed)
-    name = f"{dataset.name}-holdout"
-    return Dataset(
-        name,
-        train=train.subset(~drawn).renamed(f"{name}/train"),
-        test=train.subset(drawn).renamed(f"{name}/test"),
-    )
+    return split_by_mask(replace(train, name=f"{dataset.name}-holdout"), drawn)
 
 
 def split_by_hash(images: LabelledImages, *, seed: int) -> Dataset:
-    """Split images that came without a split: a fifth of each class becomes the test split.
-
-    Args:
-        images: At least two images a class; its name becomes the name of the data set.
-        seed: Another seed gives another split.
-    """
+    """Split images that came without a split: a fifth of each class becomes the test split."""
     in_test = test_mask(images.ids, images.labels, images.class_names, seed=seed)
     return split_by_mask(images, in_test)
 
 
 def split_by_mask(images: LabelledImages, in_test: NDArray[np.bool_]) -> Dataset:
-    """Split images by a given mask.
-
-    Args:
-        images: N images; its name becomes the name of the data set.
-        in_test: (N,) bool, true for the test split.
-    """
-    return Dataset(
-        images.name,
-        train=images.subset(~in_test).renamed(f"{images.name}/train"),
-        test=images.subset(in_test).renamed(f"{images.name}/test"),
-    )
+    """Split N images by an (N,) mask, true for the test split; the data set takes their name."""
+    train = replace(images.subset(~in_test), name=f"{images.name}/train")
+    test = replace(images.subset(in_test), name=f"{images.name}/test")
+    return Dataset(images.name, train=train, test=test)
 
 
-def _raise_other_classes(name: str, train: Sequence[str], test: Sequence[str]) -> None:
-    only_train = sorted(set(train) - set(test))
-    only_test = sorted(set(test) - set(train))
+def _other_classes(name: str, train: LabelledImages, test: LabelledImages) -> str:
+    only_train = sorted(set(train.class_names) - set(test.class_names))
+    only_test = sorted(set(test.class_names) - set(train.class_names))
     seen = [
         f"{named(only, 'class')} only in {split}"
         for split, only in (("train", only_train), ("test", only_test))
         if only
     ]
-    raise DataError(
+    return (
         f"The splits of {name!r} have different classes: "
         f"{'; '.join(seen) or 'the same names in another order'}. "
         "Both splits need the same class names."

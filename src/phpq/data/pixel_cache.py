@@ -23,21 +23,17 @@ from numpy.typing import NDArray
 from phpq.config import DataConfig
 from phpq.data.images import LabelledImages
 from phpq.errors import DataError
+from phpq.files import write_json
 
 FORMAT_VERSION = 1
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class StoredPixels:
-    """Pixels of the readable images, and why the others are not among them.
+    """Pixels of the readable images, and why the others are not among them."""
 
-    Attributes:
-        pixels: (K, 3, S, S) uint8, the readable images in order.
-        reasons: Why an image could not be read, by its position in the whole set.
-    """
-
-    pixels: NDArray[np.uint8]
-    reasons: dict[int, str]
+    pixels: NDArray[np.uint8]  # (K, 3, S, S), the readable images in order
+    reasons: dict[int, str]  # by the position in the whole set
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,8 +90,19 @@ class CacheEntry:
             reasons = fill(pixels)
             pixels.flush()
             part.replace(self.pixels)
-            self._write_manifest(pixels, reasons)
-            self._remove_older()
+            readable = shape[0] - len(reasons)
+            manifest = {
+                "format_version": FORMAT_VERSION,
+                "fingerprint": self.fingerprint,
+                "shape": list(shape),
+                "readable": readable,
+                "crc32": zlib.crc32(pixels[:readable].data),
+                "reasons": {str(i): why for i, why in sorted(reasons.items())},
+            }
+            write_json(self.manifest, manifest)
+            for path in self.folder.glob(f"{self.stem}.*.npy"):
+                if path != self.pixels:  # of an older version
+                    path.unlink(missing_ok=True)
         except OSError as error:
             raise DataError(
                 f"Cannot write the pixel cache in {str(self.folder)!r}: {error.strerror or error}. "
@@ -105,36 +112,11 @@ class CacheEntry:
             if part.exists():
                 part.unlink()
         mapped = np.load(self.pixels, mmap_mode="c", allow_pickle=False)
-        return StoredPixels(mapped[: shape[0] - len(reasons)], reasons)
-
-    def _write_manifest(self, pixels: NDArray[np.uint8], reasons: dict[int, str]) -> None:
-        readable = len(pixels) - len(reasons)
-        manifest = {
-            "format_version": FORMAT_VERSION,
-            "fingerprint": self.fingerprint,
-            "shape": list(pixels.shape),
-            "readable": readable,
-            "crc32": zlib.crc32(pixels[:readable].data),
-            "reasons": {str(i): why for i, why in sorted(reasons.items())},
-        }
-        part = self.manifest.with_suffix(f".{os.getpid()}.tmp")
-        part.write_text(json.dumps(manifest, indent=1), "utf-8")
-        part.replace(self.manifest)
-
-    def _remove_older(self) -> None:
-        for path in self.folder.glob(f"{self.stem}.*.npy"):
-            if path != self.pixels:
-                path.unlink(missing_ok=True)
+        return StoredPixels(mapped[:readable], reasons)
 
 
 def find_entry(folder: Path, images: LabelledImages, config: DataConfig) -> CacheEntry | None:
-    """Return the place of these images in the cache, or None if they are not all files.
-
-    Args:
-        folder: The cache folder; it need not exist.
-        images: N images.
-        config: The settings that decide the pixels are part of the fingerprint.
-    """
+    """Return the place of these images in a cache folder, or None if they are not all files."""
     settings = [FORMAT_VERSION, PIL.__version__, config.store_size, config.fit, config.max_pixels]
     digest = hashlib.blake2b(json.dumps(settings).encode(), digest_size=16)
     for index, name in enumerate(images.ids):

@@ -37,15 +37,12 @@ def data_home(home: Path | None = None) -> Path:
 
 
 def open_dataset(spec: str | Path, *, seed: int = 0, home: Path | None = None) -> Dataset:
-    """Open a data set by what names it.
+    """Open a data set by what names it; its images are opened when they are read.
 
     Args:
         spec: A path, a known name, or `kind:PATH`; a `Path` is never taken for a name.
         seed: Decides the split where the source has none, and draws the plumage.
         home: Where downloads are kept; by default `data_home()`.
-
-    Returns:
-        The data set, checked; its images are opened when they are read.
 
     Raises:
         DataError: If nothing is there, or it cannot be used; the message says what is accepted.
@@ -55,18 +52,14 @@ def open_dataset(spec: str | Path, *, seed: int = 0, home: Path | None = None) -
         if kind == "plumage":
             return open_plumage(rest, seed=seed)
         if kind in LOADERS and colon:
-            opened = LOADERS[kind](_expand(rest), seed=seed)
-            return replace(opened, source=f"{kind}:{_expand(rest).absolute()}")
+            path = Path(rest).expanduser()
+            return replace(LOADERS[kind](path, seed=seed), source=f"{kind}:{path.absolute()}")
         if kind in DOWNLOADABLE:
             return replace(_open_download(kind, data_home(home), seed), source=kind)
         if not spec.strip():
             raise DataError(f"The data set is named by an empty text. {ACCEPTED}")
-    path = _expand(spec)
+    path = Path(spec).expanduser()
     return replace(_open_path(path, seed), source=str(path.absolute()))
-
-
-def _expand(path: str | Path) -> Path:
-    return Path(path).expanduser()
 
 
 def _open_path(path: Path, seed: int) -> Dataset:

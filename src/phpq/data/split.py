@@ -18,15 +18,7 @@ TEST_SHARE = 0.2
 
 
 def hash_order(ids: Sequence[str], seed: int) -> NDArray[np.int64]:
-    """Order the ids by a keyed hash.
-
-    Args:
-        ids: N unique ids.
-        seed: Another seed gives another order.
-
-    Returns:
-        (N,) int64, the positions in hash order; any permutation of `ids` gives the same ids.
-    """
+    """Return (N,) int64, the positions of N unique ids in the order of their keyed hashes."""
     key = str(seed).encode()
 
     def digest(position: int) -> bytes:
@@ -44,37 +36,26 @@ def draw_per_class(
 
     Args:
         ids: N unique ids.
-        labels: (N,) int64 from 0 to C - 1.
-        counts: (C,) int64, how many to draw of each class.
+        labels: (N,) from 0 to C - 1.
+        counts: (C,), how many to draw of each class.
         seed: Another seed draws others.
 
     Returns:
         (N,) bool, true for the images drawn.
     """
-    order = hash_order(ids, seed)
     drawn = np.zeros(len(ids), dtype=np.bool_)
     left = counts.copy()
-    for position in order:
-        label = labels[position]
-        if left[label] > 0:
+    for position in hash_order(ids, seed):
+        if left[labels[position]] > 0:
             drawn[position] = True
-            left[label] -= 1
+            left[labels[position]] -= 1
     return drawn
 
 
 def test_mask(
     ids: Sequence[str], labels: NDArray[np.int64], class_names: Sequence[str], *, seed: int
 ) -> NDArray[np.bool_]:
-    """Choose a fifth of each class, at least one image, as the test split.
-
-    Args:
-        ids: N unique ids.
-        labels: (N,) int64 from 0 to C - 1.
-        class_names: C names, for the error message.
-        seed: Another seed gives another split.
-
-    Returns:
-        (N,) bool, true for test images.
+    """Choose a fifth of each class, at least one image, as the test split: (N,) bool.
 
     Raises:
         DataError: If a class has one image only, which cannot be on both sides.
@@ -92,7 +73,7 @@ def test_mask(
 
 
 def named(names: Sequence[str], what: str, limit: int = 10) -> str:
-    """Count and list names for a message, at most `limit` of them: "2 class(es) ('a', 'b')"."""
+    """Count and list names for a message, at most `limit` of them: "2 classes ('a', 'b')"."""
     shown = ", ".join(repr(name) for name in names[:limit])
     more = f", and {len(names) - limit} more" if len(names) > limit else ""
     plural = {"class": "classes"}.get(what, f"{what}s")

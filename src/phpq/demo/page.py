@@ -29,15 +29,18 @@ _SHOWN = 7  # birds of each in the picture
 def build_page(
     result: DemoResult, *, family: bytes, hits: bytes, training: Mapping[int, bytes]
 ) -> Report:
-    """Lay out what the demo measured.
+    """Lay out what the demo measured, with its pictures as PNG.
 
-    Args:
-        result: Of the demo.
-        family: PNG from `draw_family`.
-        hits: PNG of what a search by the longest code brings back.
-        training: PNG of the course of each run, by code length.
+    They are `draw_family`, what a search by the longest code brings back, and the course of each
+    run by code length.
     """
+    settings = (
+        ("data set", result.source),
+        ("seed", str(result.seed)),
+        ("quick", str(result.quick)),
+    )
     bits = result.longest.bits
+    config = f"Config of the {bits}-bit run; the other differs in its codebooks only"
     return Report(
         title="phpq demo: finding look-alike birds in a few bytes per image",
         summary=_summary(result),
@@ -59,7 +62,10 @@ def build_page(
                 (Table(columns=("command", "what it does"), rows=result.commands()),),
                 lead="From the folder in which the demo was started:",
             ),
-            _settings(result),
+            Section(
+                "Settings",
+                (Settings("Demo", settings), config_block(config, result.longest.settings)),
+            ),
         ),
     )
 
@@ -77,11 +83,10 @@ def draw_family(dataset: Dataset) -> bytes:
 
 def _ways(result: DemoResult) -> dict[str, RetrievalScores]:
     """Return every way to search, the learned codes first and longer codes first."""
-    ordered = sorted(result.evaluations.items(), reverse=True)
     return {
-        **{f"PHPQ, {bits} bits": one.codes for bits, one in ordered},
-        **{f"post-hoc PQ, {bits} bits": one.posthoc_pq for bits, one in ordered},
-        **{f"float search, {bits}-bit model": one.float_search for bits, one in ordered},
+        **{f"PHPQ, {one.bits} bits": one.codes for one in result.longest_first},
+        **{f"post-hoc PQ, {one.bits} bits": one.posthoc_pq for one in result.longest_first},
+        **{f"float search, {one.bits}-bit model": one.float_search for one in result.longest_first},
     }
 
 
@@ -98,25 +103,17 @@ def _summary(result: DemoResult) -> str:
 
 
 def _headlines(result: DemoResult) -> tuple[Headline, ...]:
-    one = result.longest
-    learned = [
-        Headline(
-            f"MAP at {bits} bits", f"{of.codes.map_percent:.1f}", f"{bits // 8} bytes per image"
-        )
-        for bits, of in sorted(result.evaluations.items(), reverse=True)
-    ]
-    return (
-        *learned,
-        Headline(
-            f"post-hoc PQ, {one.bits} bits",
-            f"{one.posthoc_pq.map_percent:.1f}",
-            "MAP on the same embeddings",
-        ),
-        Headline(
-            "float search",
-            f"{one.float_search.map_percent:.1f}",
-            f"MAP, {one.float_search.bytes_per_image:,} bytes per image",
-        ),
+    learned = {
+        f"MAP at {one.bits} bits": (one.codes, f"{one.bits // 8} bytes per image")
+        for one in result.longest_first
+    }
+    fitted, exhaustive = result.longest.posthoc_pq, result.longest.float_search
+    ways = learned | {
+        f"post-hoc PQ, {fitted.bits} bits": (fitted, "MAP on the same embeddings"),
+        "float search": (exhaustive, f"MAP, {exhaustive.bytes_per_image:,} bytes per image"),
+    }
+    return tuple(
+        Headline(label, f"{scores.map_percent:.1f}", note) for label, (scores, note) in ways.items()
     )
 
 
@@ -173,9 +170,10 @@ def _retrieval(result: DemoResult) -> Section:
 
 def _training(result: DemoResult, pictures: Mapping[int, bytes]) -> Section:
     rows = []
-    for bits, one in sorted(result.evaluations.items(), reverse=True):
+    for one in result.longest_first:
         assert one.epochs is not None  # the last epoch of a run is always evaluated
-        rows.append((f"{bits} bits", one.epochs_trained, one.epochs.last.map, one.epochs.best.map))
+        last, best = one.epochs.last.map, one.epochs.best.map
+        rows.append((f"{one.bits} bits", one.epochs_trained, last, best))
     table = Table(
         columns=("run", "epochs", "MAP, last epoch", "MAP, best epoch"),
         rows=tuple(rows),
@@ -213,14 +211,13 @@ def _health(result: DemoResult) -> Section:
 
 
 def _speed(result: DemoResult) -> Section:
-    rows = []
-    for bits, one in sorted(result.evaluations.items(), reverse=True):
-        codes, floats = 1000 * one.timing.code_seconds, 1000 * one.timing.float_seconds
-        rows.append((f"PHPQ, {bits} bits", codes, floats, one.timing.ratio))
     one, timing = result.longest, result.longest.timing
     table = Table(
         columns=("search over", "ms", "float search, ms", "times as fast"),
-        rows=tuple(rows),
+        rows=tuple(
+            (f"PHPQ, {bits} bits", 1000 * t.code_seconds, 1000 * t.float_seconds, t.ratio)
+            for bits, t in ((each.bits, each.timing) for each in result.longest_first)
+        ),
         caption=f"{timing.queries:,} queries over {timing.gallery:,} images, {timing.top_k} hits "
         f"each, median of {timing.repeats} repeats, in turns with a float search. Embedding the "
         "queries is left out.",
@@ -234,15 +231,3 @@ def _speed(result: DemoResult) -> Section:
         )
     )
     return Section("Speed", (table,) if timing.ratio >= 1 else (table, note))
-
-
-def _settings(result: DemoResult) -> Section:
-    facts = (
-        ("data set", result.source),
-        ("seed", str(result.seed)),
-        ("quick", str(result.quick)),
-    )
-    title = f"Config of the {result.longest.bits}-bit run; the other differs in its codebooks only"
-    return Section(
-        "Settings", (Settings("Demo", facts), config_block(title, result.longest.settings))
-    )

@@ -6,11 +6,15 @@
 
 Two models learn from scratch on drawn birds, one per code length. Each is measured beside
 exhaustive float search and a product quantizer fitted afterwards, on the very same embeddings.
+New files are made in a corner of the folder and moved once they are complete: a crash or Ctrl-C
+leaves an earlier demo as it was. What is not the demo's own is never touched.
 """
 
 from __future__ import annotations
 
+import json
 import shlex
+import shutil
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -18,14 +22,15 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from PIL import Image
 
 from phpq._version import __version__
 from phpq.data import Dataset, LabelledImages
-from phpq.demo.folder import MADE_BY, install, workshop
 from phpq.demo.page import build_page, draw_family
 from phpq.demo.recipe import BITS, FULL, QUICK, DemoSize
+from phpq.errors import ConfigError
 from phpq.evaluation.history import epoch_scores, read_rows
 from phpq.evaluation.page import REPORT
 from phpq.evaluation.run import FOLDER, METRICS, Evaluation, evaluate_model
@@ -33,6 +38,8 @@ from phpq.files import write_json
 from phpq.report.blocks import write_report
 from phpq.training import Reporter, train_run
 
+MADE_BY = "phpq demo"
+UNFINISHED = ".unfinished"  # inside the folder, so that moving what is complete is only a rename
 RUNS, QUERIES = "runs", "queries"
 # The network is too small to share: threads that wait for each other on busy cores take longer than
 # one. And so the result does not depend on the number of cores.
@@ -41,30 +48,26 @@ THREADS = 1
 
 @dataclass(frozen=True, slots=True)
 class DemoResult:
-    """What the demo measured.
-
-    Attributes:
-        quick: Whether this was the form that only shows that everything works.
-        seed: Of the birds and of the training.
-        source: What `open_dataset` opens to get the same birds.
-        class_names: The species.
-        seconds: From the first bird to the last measure.
-        evaluations: By code length.
-    """
+    """What the demo measured."""
 
     folder: Path
     recipe: DemoSize
-    quick: bool
-    seed: int
-    source: str
-    class_names: tuple[str, ...]
-    seconds: float
-    evaluations: Mapping[int, Evaluation]
+    quick: bool  # whether this was the form that only shows that everything works
+    seed: int  # of the birds and of the training
+    source: str  # what `open_dataset` opens to get the same birds
+    class_names: tuple[str, ...]  # the species
+    seconds: float  # from the first bird to the last measure
+    evaluations: Mapping[int, Evaluation]  # by code length
+
+    @property
+    def longest_first(self) -> list[Evaluation]:
+        """The evaluations, that of the longest code first."""
+        return [self.evaluations[bits] for bits in sorted(self.evaluations, reverse=True)]
 
     @property
     def longest(self) -> Evaluation:
         """The evaluation of the longest code."""
-        return self.evaluations[max(self.evaluations)]
+        return self.longest_first[0]
 
     def commands(self) -> tuple[tuple[str, str], ...]:
         """Return what to type next, and what it does."""
@@ -100,11 +103,7 @@ class DemoResult:
 
 
 def run_demo(
-    out: str | Path,
-    *,
-    seed: int = 0,
-    quick: bool = False,
-    reporter: Reporter | None = None,
+    out: str | Path, *, seed: int = 0, quick: bool = False, reporter: Reporter | None = None
 ) -> DemoResult:
     """Draw birds, learn codes of each length, measure them, and write all of it.
 
@@ -118,7 +117,7 @@ def run_demo(
     started = time.perf_counter()
     folder, recipe = Path(out), QUICK if quick else FULL
     reporter = reporter or Reporter()
-    with workshop(folder, mark=METRICS) as unfinished, _torch_threads(THREADS):
+    with workshop(folder) as unfinished, _torch_threads(THREADS):
         dataset = _draw_once(recipe.draw(seed), reporter)
         evaluations = {}
         for number, bits in enumerate(BITS, start=1):
@@ -154,8 +153,63 @@ def run_demo(
         write_report(unfinished / REPORT, page)
         write_json(unfinished / METRICS, result.to_dict())
         names = (*(f"{RUNS}/{bits}" for bits in BITS), QUERIES, REPORT, METRICS)
-        install(unfinished, folder, names=names)
+        install(unfinished, folder, names)
     return result
+
+
+@contextmanager
+def workshop(folder: Path) -> Iterator[Path]:
+    """Yield an empty folder inside `folder` that is gone afterwards, whatever happens."""
+    _check(folder)
+    unfinished, existed = folder / UNFINISHED, folder.is_dir()
+    try:
+        if unfinished.is_dir():  # of a demo that was killed
+            shutil.rmtree(unfinished)
+        unfinished.mkdir(parents=True)
+    except OSError as error:
+        raise ConfigError(
+            f"Cannot write to the folder {str(folder)!r}: {error.strerror}. "
+            "Give another (--out DIR)."
+        ) from error
+    try:
+        yield unfinished
+    finally:
+        shutil.rmtree(unfinished, ignore_errors=True)
+        if not existed and not any(folder.iterdir()):
+            folder.rmdir()
+
+
+def install(unfinished: Path, folder: Path, names: tuple[str, ...]) -> None:
+    """Replace what has one of the names, as "runs/16"; the file that marks a demo comes last."""
+    for name in names:
+        place = folder / name
+        place.parent.mkdir(exist_ok=True)
+        if place.is_dir():  # a folder cannot take the name of one that is not empty
+            old = unfinished / "replaced" / name
+            old.parent.mkdir(parents=True, exist_ok=True)
+            place.rename(old)
+        (unfinished / name).replace(place)
+
+
+def _check(folder: Path) -> None:
+    """Refuse a folder that holds anything but an earlier demo."""
+    if folder.exists() and not folder.is_dir():
+        raise ConfigError(f"{str(folder)!r} is a file. Give a folder (--out DIR).")
+    if not folder.is_dir() or not any(folder.iterdir()):
+        return
+    if not (folder / UNFINISHED).is_dir() and not _marked(folder / METRICS):
+        raise ConfigError(
+            f"{str(folder)!r} is not empty and holds no earlier demo, so nothing in it is touched. "
+            "Give a new or empty folder (--out DIR)."
+        )
+
+
+def _marked(path: Path) -> bool:
+    try:
+        content = json.loads(path.read_text("utf-8"))
+    except (OSError, ValueError):
+        return False
+    return isinstance(content, dict) and content.get("made_by") == MADE_BY
 
 
 @contextmanager
@@ -194,11 +248,8 @@ def _draw_once(dataset: Dataset, reporter: Reporter) -> Dataset:
 def _write_queries(test: LabelledImages, folder: Path) -> None:
     """Write the first query of every species as a PNG."""
     folder.mkdir()
-    named = set()
-    for index, label in enumerate(test.labels):
-        if label not in named:
-            named.add(label)
-            test.read(index).save(folder / f"{test.class_names[label]}.png")
+    for label, first in zip(*np.unique(test.labels, return_index=True), strict=True):
+        test.read(int(first)).save(folder / f"{test.class_names[label]}.png")
 
 
 def _run_facts(one: Evaluation) -> dict[str, Any]:

@@ -1,13 +1,14 @@
 """A model and labelled images in, embeddings of those that can be read out.
 
-Images are decoded in threads, a block at a time, so that memory stays flat however large the set.
+Images are decoded in threads ahead of the model; memory stays flat however large the set.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from dataclasses import dataclass
+from itertools import islice
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -15,8 +16,8 @@ from numpy.typing import NDArray
 
 from phpq.codes import FloatArray
 from phpq.config import DataConfig
-from phpq.data import LabelledImages, SkippedImage, decode_square
-from phpq.errors import BadImageError, DataError
+from phpq.data import LabelledImages, SkippedImage, decode_squares
+from phpq.errors import DataError
 from phpq.evaluation.protocol import LabelledEmbeddings
 
 if TYPE_CHECKING:
@@ -24,21 +25,15 @@ if TYPE_CHECKING:
 
 Progress = Callable[[str, int, int], None]  # what is done, images done, images in all
 
-_BLOCK = 256  # images decoded at once
+_BLOCK = 256  # images of one step
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class EmbeddedImages:
-    """The images of a set that could be read, embedded.
+    """The images of a set that could be read, embedded."""
 
-    Attributes:
-        embeddings: (N, D) float32.
-        images: The N images, in the same order.
-        skipped: Those that could not be read.
-    """
-
-    embeddings: FloatArray
-    images: LabelledImages
+    embeddings: FloatArray  # (N, D) float32
+    images: LabelledImages  # N, in the same order
     skipped: tuple[SkippedImage, ...]
 
     def labelled(self) -> LabelledEmbeddings:
@@ -66,11 +61,11 @@ def embed_readable(
     for rows, squares, bad in _decoded_blocks(images, config):
         if bad and config.on_bad_image == "refuse":
             raise DataError(
-                f"{bad[0].reason} Mend or remove it, or set data.on_bad_image=skip to leave bad "
+                f"{bad[0].reason} Repair or remove it, or set data.on_bad_image=skip to leave bad "
                 "images out."
             )
         if rows:
-            parts.append(model.embed_pixels(squares))
+            parts.append(model.embed_pixels(np.stack(squares)))
         kept += rows
         skipped += bad
         if progress:
@@ -108,29 +103,11 @@ def find_bad_images(
 
 def _decoded_blocks(
     images: LabelledImages, config: DataConfig
-) -> Iterator[tuple[list[int], NDArray[np.uint8], list[SkippedImage]]]:
-    """Yield (rows that could be read, their (n, 3, S, S) squares, the bad images) by blocks."""
-
-    def decode(row: int) -> NDArray[np.uint8] | str:
-        try:
-            source = images.path(row) or images.read(row)
-            return decode_square(source, config, name=images.ids[row])
-        except BadImageError as error:
-            return str(error)
-
-    with ThreadPoolExecutor() as pool:
+) -> Iterator[tuple[list[int], list[NDArray[np.uint8]], list[SkippedImage]]]:
+    """Yield (rows that could be read, their (3, S, S) squares, the bad images) by blocks."""
+    with closing(decode_squares(images, config, ahead=2 * _BLOCK)) as decoded:
         for start in range(0, len(images), _BLOCK):
-            block = range(start, min(start + _BLOCK, len(images)))
-            results = list(zip(block, pool.map(decode, block), strict=True))
-            good = [(row, square) for row, square in results if not isinstance(square, str)]
-            bad = [
-                SkippedImage(images.ids[row], reason)
-                for row, reason in results
-                if isinstance(reason, str)
-            ]
-            squares = (
-                np.stack([square for _, square in good])
-                if good
-                else np.empty((0, 3, config.store_size, config.store_size), np.uint8)
-            )
-            yield [row for row, _ in good], squares, bad
+            block = list(enumerate(islice(decoded, _BLOCK), start))
+            good = [(row, square) for row, square in block if not isinstance(square, str)]
+            bad = [SkippedImage(images.ids[row], why) for row, why in block if isinstance(why, str)]
+            yield [row for row, _ in good], [square for _, square in good], bad

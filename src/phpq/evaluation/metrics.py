@@ -25,21 +25,13 @@ Float64Array = NDArray[np.float64]
 
 @dataclass(frozen=True, slots=True)
 class CodeHealth:
-    """How well a set of codes uses its codebooks; collapse shows here first.
+    """How well a set of codes uses its codebooks; collapse shows here first."""
 
-    Attributes:
-        rows: Codes looked at.
-        distinct_codes: Different codes among them.
-        dead_codewords: Codewords that no row uses, for each codebook.
-        entropy_bits: Entropy of the use of each codebook; log2 K at best.
-        largest_share: Share of the rows that hold the commonest code, 0 to 1.
-    """
-
-    rows: int
+    rows: int  # codes looked at
     distinct_codes: int
-    dead_codewords: tuple[int, ...]
-    entropy_bits: tuple[float, ...]
-    largest_share: float
+    dead_codewords: tuple[int, ...]  # codewords that no row uses, for each codebook
+    entropy_bits: tuple[float, ...]  # of the use of each codebook; log2 K at best
+    largest_share: float  # of the rows that hold the commonest code, 0 to 1
 
     @property
     def dead_total(self) -> int:
@@ -62,34 +54,22 @@ class CodeHealth:
 class RetrievalScores:
     """What one way of searching achieves on one gallery. Scores are fractions from 0 to 1.
 
-    Attributes:
-        method: "codes", "float" or "pq".
-        map: Tie-aware mean average precision over the whole gallery.
-        map_range: What it would be in the worst and in the best order of tied images; a tool that
-            takes ties as they come reports something in between.
-        precision_at: Mean precision of the first N hits, for each N.
-        precision_at_1_served: Share of the queries whose first hit is relevant, equal scores in
-            the order of the gallery, as an index serves them; P@1 is its mean over all orders.
-        pr_curve: Interpolated precision by recall, at evenly spaced levels: the largest expected
-            precision of all ranks whose expected recall reaches the level.
-        queries: Queries that were averaged.
-        excluded: Queries left out: nothing in the gallery is relevant to them.
-        gallery: Rows of the gallery.
-        bits: Bits that a gallery image takes.
-        health: Use of the codebooks; None for float search.
+    A tool that takes ties as they come reports a MAP inside `map_range`. `precision_at_1_served`
+    takes equal scores in the order of the gallery, as an index serves them; P@1 is its mean over
+    all orders.
     """
 
-    method: str = ""
-    map: float
-    map_range: tuple[float, float]
-    precision_at: dict[int, float]
-    precision_at_1_served: float
-    pr_curve: dict[float, float]
-    queries: int
-    excluded: int
-    gallery: int
-    bits: int = 0
-    health: CodeHealth | None = None
+    method: str = ""  # "codes", "float" or "pq"
+    map: float  # tie-aware mean average precision over the whole gallery
+    map_range: tuple[float, float]  # in the worst and in the best order of tied images
+    precision_at: dict[int, float]  # mean precision of the first N hits, by N
+    precision_at_1_served: float  # share of the queries whose first hit is relevant
+    pr_curve: dict[float, float]  # precision by recall, see `precision_at_recall`
+    queries: int  # that were averaged
+    excluded: int  # queries left out: nothing in the gallery is relevant to them
+    gallery: int  # rows
+    bits: int = 0  # that a gallery image takes
+    health: CodeHealth | None = None  # None for float search
 
     @property
     def map_percent(self) -> float:
@@ -134,19 +114,15 @@ def tie_aware_average_precision(groups: TieGroups) -> Float64Array:
 
         AP = 1/R_all * sum over groups of r/n * sum_{i=1..n} (R + 1 + (i-1)(r-1)/(n-1)) / (N + i).
 
-    The inner sums are differences of harmonic numbers, so no item is visited.
-
-    Returns:
-        (B,) float64; 0 for a query without relevant items, which a mean must leave out.
+    The inner sums are differences of harmonic numbers, so no item is visited. Returns (B,) float64;
+    0 for a query without relevant items, which a mean must leave out.
     """
     before, size, hits = groups.size_before, groups.size, groups.relevant
     harmonic = _harmonic_numbers(groups.gallery_size)
     plain = harmonic[before + size] - harmonic[before]  # sum of 1 / (N + i)
     weighted = size - (before + 1) * plain  # sum of (i - 1) / (N + i)
     rate = (hits - 1) / np.maximum(size - 1, 1)
-    terms = hits / size * ((groups.relevant_before + 1) * plain + rate * weighted)
-    total = np.bincount(groups.query, weights=terms, minlength=len(groups.relevant_total))
-    return total / np.maximum(groups.relevant_total, 1)
+    return _average(groups, hits / size * ((groups.relevant_before + 1) * plain + rate * weighted))
 
 
 def average_precision_range(groups: TieGroups) -> tuple[Float64Array, Float64Array]:
@@ -157,27 +133,20 @@ def average_precision_range(groups: TieGroups) -> tuple[Float64Array, Float64Arr
     best order, N + n - r in the worst. They add
 
         sum_{i=1..r} (R + i) / (s + i) = r + (R - s) (H(s + r) - H(s)).
-
-    Returns:
-        Two arrays (B,) float64; 0 for a query without relevant items.
     """
     harmonic = _harmonic_numbers(groups.gallery_size)
     hits, found = groups.relevant, groups.relevant_before
-    values = []
-    for before in (groups.size_before + groups.size - hits, groups.size_before):
-        terms = hits + (found - before) * (harmonic[before + hits] - harmonic[before])
-        total = np.bincount(groups.query, weights=terms, minlength=len(groups.relevant_total))
-        values.append(total / np.maximum(groups.relevant_total, 1))
-    return values[0], values[1]
+    worst, best = (
+        _average(groups, hits + (found - before) * (harmonic[before + hits] - harmonic[before]))
+        for before in (groups.size_before + groups.size - hits, groups.size_before)
+    )
+    return worst, best
 
 
 def precision_at(groups: TieGroups, cutoffs: Sequence[int]) -> Float64Array:
-    """Return the expected share of relevant items among the first N, for each query and N.
+    """Return the expected share of relevant items among the first N, (B, len(cutoffs)) float64.
 
     The divisor is N even where the gallery is smaller: what is missing is not relevant.
-
-    Returns:
-        (B, len(cutoffs)) float64.
     """
     result = np.zeros((len(groups.relevant_total), len(cutoffs)))
     for column, cutoff in enumerate(cutoffs):
@@ -193,10 +162,7 @@ def precision_at_recall(groups: TieGroups, points: int = 11) -> Float64Array:
     Within a tie group the expected hits grow linearly with the rank. The value at level t is the
     largest expected precision of all whole ranks whose expected recall is at least t. Expected
     precision is monotone inside a group, so only the ends of groups and the first rank that
-    reaches the level can hold the largest.
-
-    Returns:
-        (B, points) float64; 0 for a query without relevant items.
+    reaches the level can hold the largest. Returns (B, points); 0 without relevant items.
     """
     steps = _positive("points", points, least=2) - 1
     totals = groups.relevant_total
@@ -225,15 +191,9 @@ def precision_at_recall(groups: TieGroups, points: int = 11) -> Float64Array:
 def measure(
     blocks: Iterable[TieGroups], *, cutoffs: Sequence[int], recall_points: int = 11
 ) -> RetrievalScores:
-    """Take every measure in one pass over the ranking.
+    """Take every measure in one pass over a ranking, of `rank_codes` or `rank_embeddings`.
 
-    Args:
-        blocks: From `rank_codes` or `rank_embeddings`.
-        cutoffs: The N of P@N.
-        recall_points: Levels of the precision-recall curve.
-
-    Returns:
-        Scores whose `method`, `bits` and `health` are still to be filled in.
+    The scores' `method`, `bits` and `health` are still to be filled in.
     """
     ap_total, served, queries, seen, gallery = 0.0, 0, 0, 0, 0
     range_total = np.zeros(2)
@@ -266,10 +226,7 @@ def measure(
 
 
 def code_health(codes: CodeArray, codebook_size: int) -> CodeHealth:
-    """Count distinct codes and dead codewords of (N, M) uint8, N at least 1, of K codewords each.
-
-    And measure how evenly the codebooks are used.
-    """
+    """Measure how evenly (N, M) codes, N at least 1, use their codebooks of K codewords."""
     check_codes("codes", codes, codebook_size=codebook_size)
     if not len(codes):
         raise ShapeError("codes has no rows; expected at least one. Encode some images first.")
@@ -287,6 +244,12 @@ def code_health(codes: CodeArray, codebook_size: int) -> CodeHealth:
         entropy_bits=tuple(entropies),
         largest_share=float(sizes.max() / len(codes)),
     )
+
+
+def _average(groups: TieGroups, terms: Float64Array) -> Float64Array:
+    """Sum what the tie groups add for each query, over all that is relevant to it."""
+    total = np.bincount(groups.query, weights=terms, minlength=len(groups.relevant_total))
+    return total / np.maximum(groups.relevant_total, 1)
 
 
 @lru_cache(maxsize=4)

@@ -34,13 +34,7 @@ _NAMED_IMAGES = 20  # images left out that are named one by one
 
 
 def write_page(evaluation: Evaluation, folder: Path, *, top10: bytes) -> None:
-    """Write the page and its pictures.
-
-    Args:
-        evaluation: What was measured.
-        folder: Exists.
-        top10: PNG of some queries and their hits.
-    """
+    """Write the page and its pictures to a folder; `top10` is a PNG of queries and their hits."""
     curves = score_figures(
         {
             name if scores is evaluation.float_search else f"{name}, {scores.bits} bits": scores
@@ -55,6 +49,10 @@ def write_page(evaluation: Evaluation, folder: Path, *, top10: bytes) -> None:
 
 def build_page(evaluation: Evaluation, *, curves: Sequence[Figure], top10: bytes) -> Report:
     """Lay out what was measured; `curves` from `score_figures`, `top10` a PNG."""
+    health = (
+        f"Of {evaluation.codes.gallery:,} gallery images. Entropy is the mean over the codebooks; "
+        "near zero, the codebooks have collapsed. Images of one class may well share a code."
+    )
     sections = [
         _retrieval(evaluation, curves),
         Section(
@@ -65,7 +63,7 @@ def build_page(evaluation: Evaluation, *, curves: Sequence[Figure], top10: bytes
         ),
         _speed(evaluation),
         *_epochs(evaluation),
-        Section("Use of the codebooks", (_health(evaluation),)),
+        Section("Use of the codebooks", (health_table(evaluation.ways, caption=health),)),
         *_skipped(evaluation),
         _settings(evaluation),
     ]
@@ -147,15 +145,9 @@ def hits_figure(picture: bytes, kind: str) -> Figure:
 def health_table(ways: Ways, *, caption: str) -> Table:
     """Show how each way of searching that has codes uses its codebooks."""
     rows = tuple(
-        (
-            name,
-            scores.health.distinct_codes,
-            scores.health.dead_total,
-            scores.health.mean_entropy_bits,
-            100 * scores.health.largest_share,
-        )
-        for name, scores in ways.items()
-        if scores.health is not None
+        (name, h.distinct_codes, h.dead_total, h.mean_entropy_bits, 100 * h.largest_share)
+        for name, h in ((name, scores.health) for name, scores in ways.items())
+        if h is not None
     )
     columns = ("codes", "distinct", "dead codewords", "entropy, bits", "largest group, %")
     return Table(columns=columns, rows=rows, caption=caption)
@@ -195,27 +187,18 @@ def _summary(evaluation: Evaluation) -> str:
 
 
 def _headlines(evaluation: Evaluation) -> tuple[Headline, ...]:
-    codes, timing = evaluation.codes, evaluation.timing
-    exhaustive, fitted = evaluation.float_search, evaluation.posthoc_pq
-    learned = Headline(
-        f"MAP at {evaluation.bits} bits", f"{codes.map_percent:.2f}", "whole gallery, per cent"
-    )
-    speed = Headline(
-        f"{timing.queries:,} queries",
-        f"{1000 * timing.code_seconds:,.1f} ms",
-        f"{timing.ratio:.1f} times the speed of float search",
-    )
-    if evaluation.lossless:
-        return learned, speed
+    timing, exhaustive, fitted = evaluation.timing, evaluation.float_search, evaluation.posthoc_pq
+    ways = {f"MAP at {evaluation.bits} bits": (evaluation.codes, "whole gallery, per cent")}
+    if not evaluation.lossless:
+        ways["float search"] = (exhaustive, f"MAP, {_bytes(exhaustive)}")
+        ways[f"post-hoc PQ, {fitted.bits} bits"] = (fitted, "MAP on the same embeddings")
     return (
-        learned,
-        Headline("float search", f"{exhaustive.map_percent:.2f}", f"MAP, {_bytes(exhaustive)}"),
+        *(Headline(name, f"{one.map_percent:.2f}", note) for name, (one, note) in ways.items()),
         Headline(
-            f"post-hoc PQ, {fitted.bits} bits",
-            f"{fitted.map_percent:.2f}",
-            "MAP on the same embeddings",
+            f"{timing.queries:,} queries",
+            f"{1000 * timing.code_seconds:,.1f} ms",
+            f"{timing.ratio:.1f} times the speed of float search",
         ),
-        speed,
     )
 
 
@@ -239,13 +222,8 @@ def _speed(evaluation: Evaluation) -> Section:
     table = Table(
         columns=("search over", "ms", "queries per second", "bytes of gallery"),
         rows=tuple(
-            (
-                name,
-                1000 * seconds,
-                round(timing.queries / seconds),
-                timing.gallery * scores.bytes_per_image,
-            )
-            for name, seconds, scores in timed
+            (name, 1000 * s, round(timing.queries / s), timing.gallery * scores.bytes_per_image)
+            for name, s, scores in timed
         ),
         caption=f"{timing.queries:,} queries, {timing.top_k} hits each, median of {timing.repeats} "
         f"repeats in turns, at most {timing.threads} threads. Embedding the queries is left out.",
@@ -269,15 +247,6 @@ def _epochs(evaluation: Evaluation) -> list[Section]:
         strong_row=0,
     )
     return [Section("The run", (table,))]
-
-
-def _health(evaluation: Evaluation) -> Table:
-    return health_table(
-        evaluation.ways,
-        caption=f"Of {evaluation.codes.gallery:,} gallery images. Entropy is the mean over the "
-        "codebooks; near zero, the codebooks have collapsed. Images of one class may well share "
-        "a code.",
-    )
 
 
 def _skipped(evaluation: Evaluation) -> list[Section]:

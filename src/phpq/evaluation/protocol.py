@@ -65,13 +65,8 @@ def evaluate_codes(
 ) -> RetrievalScores:
     """Measure search over learned codes: float queries, coded gallery, AQD by lookup tables.
 
-    Args:
-        queries: (Q, D) embeddings, normalised or not, and their labels.
-        gallery_codes: (N, M) uint8.
-        gallery_labels: (N,) integers.
-        codebooks: What the codes were made with.
-        query_norm: "unit" normalises the sub-vectors of a query, as trained; "raw" does not.
-        cutoffs: The N of P@N.
+    `query_norm` "unit" normalises the sub-vectors of a query, as trained; "raw" does not. The
+    `cutoffs` are the N of P@N, here and below.
     """
     check_codes("gallery_codes", gallery_codes, codebooks.num_codebooks, codebooks.codebook_size)
     return replace(
@@ -96,12 +91,8 @@ def evaluate_float(
 ) -> RetrievalScores:
     """Measure exhaustive inner-product search over the float embeddings, without codes.
 
-    Args:
-        queries: (Q, D).
-        gallery: (N, D).
-        sub_vectors: M; sub-vectors are normalised as the quantizer does it. 1 is cosine, 0 leaves
-            the embeddings as they are.
-        cutoffs: The N of P@N.
+    As many sub-vectors as asked for are normalised, as the quantizer does it; 1 is cosine, 0 leaves
+    the embeddings as they are.
     """
     blocks = rank_embeddings(
         _normalised(queries.embeddings, sub_vectors),
@@ -126,17 +117,8 @@ def evaluate_posthoc_pq(
     """Measure plain product quantization, fitted to the gallery after the embeddings were learned.
 
     faiss finds the codewords by k-means on the gallery itself, and encodes by the nearest codeword;
-    queries stay float and are scored by inner product with the decoded rows.
-
-    Args:
-        queries: (Q, D).
-        gallery: (N, D).
-        num_codebooks: M.
-        codebook_size: K, a power of two up to 256.
-        seed: Of the k-means.
-        sub_vectors: Into how many sub-vectors embeddings are cut to be normalised; None is M, 0
-            leaves them as they are.
-        cutoffs: The N of P@N.
+    queries stay float and are scored by inner product with the decoded rows. `sub_vectors` are
+    normalised as in `evaluate_float`; None is the number of codebooks.
     """
     parts = num_codebooks if sub_vectors is None else sub_vectors
     rows = _normalised(gallery.embeddings, parts)

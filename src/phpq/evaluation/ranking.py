@@ -33,51 +33,29 @@ _SIZE_MASK = (1 << _SIZE_BITS) - 1
 
 @dataclass(frozen=True, slots=True, eq=False)
 class TieGroups:
-    """The tie groups with a relevant item, for a block of queries, best score first.
+    """The T tie groups with a relevant item, for a block of B queries, best score first."""
 
-    Attributes:
-        query: (T,) int64 ascending, the query of each group, counted from the block's first.
-        size: (T,) int64, items of the group.
-        relevant: (T,) int64, relevant items of the group, at least 1.
-        size_before: (T,) int64, items of the gallery with a better score.
-        relevant_before: (T,) int64, relevant items with a better score.
-        relevant_total: (B,) int64, relevant items of each query in the whole gallery; may be 0.
-        first_relevant: (B,) bool, whether the first hit is relevant where equal scores come in the
-            order of the gallery, as an index serves them.
-        gallery_size: N.
-    """
-
-    query: IntArray
-    size: IntArray
-    relevant: IntArray
-    size_before: IntArray
-    relevant_before: IntArray
-    relevant_total: IntArray
-    first_relevant: NDArray[np.bool_]
-    gallery_size: int
+    query: IntArray  # (T,) ascending, the query of each group, counted from the block's first
+    size: IntArray  # (T,) items of the group
+    relevant: IntArray  # (T,) relevant items of the group, at least 1
+    size_before: IntArray  # (T,) items of the gallery with a better score
+    relevant_before: IntArray  # (T,) relevant items with a better score
+    relevant_total: IntArray  # (B,) relevant items of each query in the whole gallery; may be 0
+    first_relevant: NDArray[np.bool_]  # (B,) of the first hit, ties in the order of the gallery
+    gallery_size: int  # N
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class LabelledGroups:
-    """Distinct codes and how many rows of each class hold them (the counts, by class).
-
-    Attributes:
-        groups: The distinct codes.
-        classes: (C,) int64, the labels that occur, ascending.
-        offsets: (C + 1,) int64; entries offsets[c]:offsets[c+1] belong to classes[c].
-        members: (E,) int64, the distinct code of each entry.
-        counts: (E,) int64, rows of that class with that code.
-        first_rows: (G,) int64, the earliest row of each distinct code.
-        first_labels: (G,) int64, the label of that row.
-    """
+    """The G distinct codes and how many rows of each class hold them (the counts, by class)."""
 
     groups: CodeGroups
-    classes: IntArray
-    offsets: IntArray
-    members: IntArray
-    counts: IntArray
-    first_rows: IntArray
-    first_labels: IntArray
+    classes: IntArray  # (C,) the labels that occur, ascending
+    offsets: IntArray  # (C + 1,); entries offsets[c]:offsets[c+1] belong to classes[c]
+    members: IntArray  # (E,) the distinct code of each entry
+    counts: IntArray  # (E,) rows of that class with that code
+    first_rows: IntArray  # (G,) the earliest row of each distinct code
+    first_labels: IntArray  # (G,) the label of that row
 
 
 def label_groups(codes: CodeArray, labels: IntArray) -> LabelledGroups:
@@ -89,12 +67,9 @@ def label_groups(codes: CodeArray, labels: IntArray) -> LabelledGroups:
 def rank_codes(
     tables: FloatArray, query_labels: IntArray, *, gallery: LabelledGroups
 ) -> Iterator[TieGroups]:
-    """Rank a gallery of codes for each query: distinct codes are scored and sorted, not rows.
+    """Rank a gallery of codes for queries given as lookup tables (Q, M, K).
 
-    Args:
-        tables: (Q, M, K) float32, from `Codebooks.lookup_tables`.
-        query_labels: (Q,) integers; a gallery row of the same label is relevant.
-        gallery: From `label_groups`.
+    Distinct codes are scored and sorted, not rows; a row of the query's label is relevant.
     """
     labels = check_labels("query_labels", query_labels, len(tables))
     step = max(1, _BLOCK_SCORES // len(gallery.groups.sizes))
@@ -114,7 +89,11 @@ def rank_embeddings(
     rows = check_embeddings("gallery", gallery)
     vectors = check_embeddings("queries", queries, rows.shape[1])
     labels = check_labels("query_labels", query_labels, len(vectors))
-    labelled = _every_row(check_labels("gallery_labels", gallery_labels, len(rows)))
+    own = check_labels("gallery_labels", gallery_labels, len(rows))
+    groups = CodeGroups(  # every row by itself, without a code
+        np.zeros((len(own), 1), np.uint8), np.arange(len(own)), np.ones_like(own)
+    )
+    labelled = _count_classes(groups, own)
     step = max(1, _BLOCK_SCORES // len(rows))
     for start in range(0, len(labels), step):
         scores = vectors[start : start + step] @ rows.T
@@ -130,12 +109,6 @@ def check_labels(name: str, labels: Any, length: int) -> IntArray:
             f"per row, shape ({length},). Number the classes from 0."
         )
     return array.astype(np.int64)
-
-
-def _every_row(labels: IntArray) -> LabelledGroups:
-    rows = np.arange(len(labels), dtype=np.int64)
-    no_codes = np.zeros((len(labels), 1), dtype=np.uint8)
-    return _count_classes(CodeGroups(no_codes, rows, np.ones_like(rows)), labels)
 
 
 def _count_classes(groups: CodeGroups, labels: IntArray) -> LabelledGroups:

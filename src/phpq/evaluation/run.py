@@ -28,7 +28,7 @@ from phpq.evaluation.protocol import evaluate_codes, evaluate_float, evaluate_po
 from phpq.evaluation.snapshot import take_snapshot, write_snapshot
 from phpq.evaluation.timing import SearchTiming, time_search
 from phpq.files import write_json
-from phpq.index import FlatIndex
+from phpq.index import CodeIndex
 from phpq.report.pictures import draw_hits, hit_rows, spread_queries
 
 if TYPE_CHECKING:
@@ -220,7 +220,7 @@ def _draw_top10(
 ) -> bytes:
     """Draw the first hits of a few queries, as a PNG."""
     chosen = spread_queries(queries.images.labels, SHOWN_QUERIES)
-    result = FlatIndex(model.codebooks, codes).search(
+    result = CodeIndex(model.codebooks, codes).search(
         queries.embeddings[chosen],
         SHOWN_HITS,
         query_norm=model.query_norm,

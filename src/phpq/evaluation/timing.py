@@ -1,10 +1,8 @@
 """The efficiency figure: the time to answer 1,000 queries by codes and by exhaustive float search.
 
-Both searches are numpy in this process, over the same gallery, taken in turns: a repeat times one,
-then the other, so that a busy machine disturbs both alike. Neither is given a thread limit: each
-uses the threads that numpy's matrix product has (set OPENBLAS_NUM_THREADS=1 or OMP_NUM_THREADS=1
-before Python starts for the single-thread figure; `threads` records what was set). Embedding
-and normalising the queries is the same work for both and is left out.
+Both search the same gallery in this process, taken in turns, with the threads that numpy's matrix
+product has (set OPENBLAS_NUM_THREADS=1 or OMP_NUM_THREADS=1 before Python starts for the
+single-thread figure). Embedding and normalising queries is the same work for both and is left out.
 """
 
 from __future__ import annotations
@@ -20,32 +18,23 @@ import numpy as np
 
 from phpq.codes import Codebooks, FloatArray, QueryNorm, check_embeddings, normalise_sub_vectors
 from phpq.errors import ShapeError
-from phpq.index import FlatIndex, SearchResult
+from phpq.index import CodeIndex, SearchResult
 
 _BLOCK_SCORES = 1 << 22  # scores of one block of float search
 
 
 @dataclass(frozen=True, slots=True)
 class SearchTiming:
-    """Seconds for one batch of queries, median of the repeats.
+    """Seconds for one batch of queries, median of the repeats."""
 
-    Attributes:
-        code_seconds: Lookup tables, AQD of the distinct codes, top-k.
-        float_seconds: Inner products with every gallery row, top-k.
-        distinct_codes: Different codes in the gallery.
-        repeats: Timed repeats, after one that warms up.
-        threads: Threads numpy's matrix product may use, as set by the environment, else the cores
-            this process may run on.
-    """
-
-    code_seconds: float
-    float_seconds: float
+    code_seconds: float  # lookup tables and exact search by codes
+    float_seconds: float  # inner products with every gallery row, top-k
     queries: int
     gallery: int
     distinct_codes: int
     top_k: int
-    repeats: int
-    threads: int
+    repeats: int  # timed ones, after one that warms up
+    threads: int  # of either, as set by the environment, else the cores this process may run on
 
     @property
     def ratio(self) -> float:
@@ -73,10 +62,10 @@ def time_search(
         queries: (Q, D) float; repeated in turn where there are fewer than `num_queries`.
         gallery: (N, D) float embeddings; the codes are made from them here, untimed.
         codebooks: Of the model.
-        num_queries: Queries of the batch.
+        num_queries: Of the batch.
         top_k: Hits per query.
         repeats: Timed repeats.
-        query_norm: "unit" or "raw", see `Codebooks.lookup_tables`.
+        query_norm: See `Codebooks.lookup_tables`.
     """
     rows = check_embeddings("gallery", gallery, codebooks.embedding_dim)
     vectors = check_embeddings("queries", queries, codebooks.embedding_dim)
@@ -86,7 +75,8 @@ def time_search(
             f"top_k={top_k!r}, repeats={repeats!r}: each must be at least 1."
         )
     batch = vectors[np.arange(num_queries) % len(vectors)]
-    index = FlatIndex(codebooks, codebooks.encode(rows))
+    codes = codebooks.encode(rows)
+    index, threads = CodeIndex(codebooks, codes), _threads()
     parts = codebooks.num_codebooks
     unit_rows = normalise_sub_vectors(rows, parts) if codebooks.unit else rows
     unit_batch = normalise_sub_vectors(batch, parts) if codebooks.unit else batch
@@ -94,7 +84,7 @@ def time_search(
     code_batch = unit_batch if query_norm == "unit" else batch
     code_seconds, float_seconds = time_in_turns(
         (
-            lambda: index.search(code_batch, top_k, query_norm="raw"),
+            lambda: index.search(code_batch, top_k, query_norm="raw", threads=threads),
             lambda: search_float(unit_batch, unit_rows, top_k=top_k),
         ),
         repeats,
@@ -104,10 +94,10 @@ def time_search(
         float_seconds=float_seconds,
         queries=num_queries,
         gallery=len(rows),
-        distinct_codes=index.distinct_codes,
+        distinct_codes=len(np.unique(codes, axis=0)),
         top_k=top_k,
         repeats=repeats,
-        threads=_threads(),
+        threads=threads,
     )
 
 
@@ -122,11 +112,7 @@ def time_in_turns(searches: Sequence[Callable[[], object]], repeats: int) -> lis
 
 
 def search_float(queries: FloatArray, gallery: FloatArray, *, top_k: int = 10) -> SearchResult:
-    """Search (N, D) floats exhaustively: one matrix product and a partial sort per block.
-
-    Returns:
-        ids (Q, min(k, N)) int64 and scores float32, best first.
-    """
+    """Search (N, D) floats exhaustively for (Q, D): the best min(k, N) rows of each, best first."""
     count = min(top_k, len(gallery))
     ids = np.empty((len(queries), count), dtype=np.int64)
     scores = np.empty((len(queries), count), dtype=np.float32)

@@ -1,7 +1,6 @@
 """Why images match: codebook shares, heat maps, a map of the gallery, and what codewords hold."""
 
-from phpq.explain.heatmap import heat_map, heat_note
-from phpq.explain.overlay import overlay_png
+from phpq.explain.heatmap import heat_map, heat_note, overlay_png
 from phpq.explain.projection import project_codes, sample_rows
 from phpq.explain.shares import codebook_shares, signed_parts
 from phpq.explain.usage import CodebookUsage

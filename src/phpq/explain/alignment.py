@@ -1,4 +1,4 @@
-"""Where the cells of a feature map lie in the image: a backbone in, an offset a level out.
+"""Where the cells of a feature map lie in the image: a backbone in, an offset per level out.
 
 Padded strides move a cell: cell i of a ResNet with stride 32 looks at pixel 32 i, not at the middle
 of the 32 pixels from there on. Drawn as if it did, a heat map is half a cell off. Paths through a
@@ -28,14 +28,9 @@ _MEASURED: weakref.WeakKeyDictionary[Backbone, tuple[float, ...]] = weakref.Weak
 def cell_offsets(backbone: Backbone) -> tuple[float, ...]:
     """Measure where a cell looks, as a share of its stride: 0.5 is the middle, 0 the near edge.
 
-    From the slopes of the cell in the middle by the pixels of noise. The answer is kept as long as
-    the backbone lives; the first call takes as long as embedding some ten images.
-
-    Args:
-        backbone: In evaluation mode, on any device.
-
-    Returns:
-        An offset in [0, 1] for each level, shallow first.
+    From the slopes of the cell in the middle by the pixels of noise: an offset in [0, 1] for each
+    level, shallow first. The backbone is in evaluation mode. The answer is kept as long as it
+    lives; the first call takes as long as embedding some ten images.
     """
     if backbone not in _MEASURED:
         _MEASURED[backbone] = _measure(backbone)
@@ -43,15 +38,9 @@ def cell_offsets(backbone: Backbone) -> tuple[float, ...]:
 
 
 def lay_out(values: FloatArray, size: tuple[int, int], *, offset: float) -> FloatArray:
-    """Draw the cells of a map over the image that it was made from, linear in between.
+    """Draw the cells of a map (h, w) over the image that it was made from, linear in between.
 
-    Args:
-        values: (h, w) float.
-        size: (height, width) of the result.
-        offset: From `cell_offsets`; 0.5 is what resizing an image does.
-
-    Returns:
-        (height, width) float32.
+    `size` is (height, width) of the result; an offset of 0.5 is what resizing an image does.
     """
     rows = _weights(values.shape[0], size[0], offset)
     columns = _weights(values.shape[1], size[1], offset)
@@ -79,8 +68,7 @@ def _measure(backbone: Backbone) -> tuple[float, ...]:
     with torch.inference_mode(False), torch.enable_grad():
         noise = torch.rand(_PROBES, 3, _PROBE_SIDE, _PROBE_SIDE, generator=generator)
         pixels = noise.to(some.device).requires_grad_()
-        levels = backbone(pixels)
-        return tuple(_offset(pixels, level) for level in levels)
+        return tuple(_offset(pixels, level) for level in backbone(pixels))
 
 
 def _offset(pixels: Tensor, level: Tensor) -> float:

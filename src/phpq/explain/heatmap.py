@@ -8,6 +8,7 @@ shows what speaks for the match. benchmarks/heatmap.py measures it beside other 
 
 from __future__ import annotations
 
+import io
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -29,20 +30,22 @@ if TYPE_CHECKING:
     from phpq.model import Model, Network
 
 LONGEST_SIDE = 512  # of a heat map, pixels: feature maps are far coarser
+DRAWN_SIDE = 384  # longest side of an image with its heat map, pixels
+# From cold to hot: ever brighter, so that it can be read without telling colours apart.
+_RAMP = ((12, 8, 38), (92, 24, 110), (190, 58, 84), (248, 142, 20), (252, 250, 160))
+_COLD, _HOT = 0.25, 0.7  # how much of the ramp covers the image
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Evidence:
     """A score as a sum: `constant` and all values of `levels`.
 
-    Attributes:
-        levels: (C_i, h_i, w_i) float32 each, shallow first: what each place of each channel adds,
-            with the lengths by which sub-vectors are divided held fixed.
-        constant: What the biases add, whatever the image.
+    Levels are (C_i, h_i, w_i), shallow first: what each place of each channel adds, with the
+    lengths by which sub-vectors are divided held fixed.
     """
 
     levels: tuple[FloatArray, ...]
-    constant: float
+    constant: float  # what the biases add, whatever the image
 
     def support(self) -> tuple[FloatArray, ...]:
         """Return what speaks for the match at each place: (h_i, w_i) float32 each, 0 or more.
@@ -55,15 +58,9 @@ class Evidence:
 def fuse_levels(
     maps: Sequence[FloatArray], size: tuple[int, int], *, offsets: Sequence[float]
 ) -> FloatArray:
-    """Lay the maps of several levels over each other, as densities: each counts by its sum.
+    """Lay maps (h_i, w_i) of several levels over each other, as densities: each counts by its sum.
 
-    Args:
-        maps: (h_i, w_i) float each.
-        size: (height, width) of the result.
-        offsets: Of the cells of each level, see `cell_offsets`.
-
-    Returns:
-        (height, width) float32.
+    `size` is (height, width) of the result; `offsets` of each level are those of `cell_offsets`.
     """
     total = np.zeros(size, np.float32)
     for values, offset in zip(maps, offsets, strict=True):
@@ -93,6 +90,8 @@ def heat_map(
         (h, w) float32 in [0, 1] over the whole image, with its aspect ratio; the hottest place is
         1, and what encoding does not see (see `view_box`) is 0.
     """
+    import torch
+
     from phpq.data import decode_square
     from phpq.data.decode import read_image
     from phpq.model import Network
@@ -101,29 +100,46 @@ def heat_map(
     source = Path(image) if isinstance(image, str) else image
     square = decode_square(source, config)
     if isinstance(source, Path):
-        limit = config.max_pixels
-        size = read_image(source, max_pixels=limit, draft=LONGEST_SIDE).size
-    else:
-        size = source.size
-    width, height = fit_within(size, LONGEST_SIDE)
+        source = read_image(source, max_pixels=config.max_pixels, draft=LONGEST_SIDE)
+    width, height = fit_within(source.size, LONGEST_SIDE)
     left, top, right, bottom = _whole_pixels(view_box((width, height), config), (width, height))
     inside = (bottom - top, right - left)
     heat = np.zeros((height, width), np.float32)
     if isinstance(model.network, Network):
         maps = match_evidence(model, square, code=code, codebook=codebook).support()
     else:
-        maps = (_last_level_energy(model, square),)
+        with torch.no_grad():
+            deepest = model.network.backbone(_view(model, square))[-1][0]
+        maps = (deepest.float().square().sum(dim=0).cpu().numpy(),)
     offsets = cell_offsets(model.network.backbone)[-len(maps) :]
     heat[top:bottom, left:right] = fuse_levels(maps, inside, offsets=offsets)
     return heat / np.float32(heat.max() or 1)  # nothing speaks for it: all cold
 
 
-def heat_note(model: Model) -> str:
-    """Say what the heat maps of a model do not show; empty for PHPQ, whose maps explain the match.
+def overlay_png(image: Image.Image, heat: FloatArray) -> bytes:
+    """Draw what `heat_map` gave over its upright image; returns a PNG.
 
-    Maps of other methods show where the last feature map is active, whatever the image was matched
-    with.
+    It has the aspect ratio of the image and a longest side of 384 pixels; a smaller image is
+    enlarged, or a phone would show the map in blocks.
     """
+    if not isinstance(heat, np.ndarray) or heat.ndim != 2 or not heat.size:
+        raise ShapeError(f"heat has shape {np.shape(heat)}; expected (h, w), from `heat_map`.")
+    factor = DRAWN_SIDE / max(image.size)
+    size = (max(1, round(image.width * factor)), max(1, round(image.height * factor)))
+    small = image.convert("RGB").resize(size, Image.Resampling.BICUBIC, reducing_gap=3.0)
+    smooth = Image.fromarray(np.ascontiguousarray(heat, np.float32))
+    values = np.asarray(smooth.resize(size, Image.Resampling.BILINEAR)).clip(0, 1)  # (h, w)
+    stops = np.linspace(0, 1, len(_RAMP))
+    colour = np.stack([np.interp(values, stops, channel) for channel in zip(*_RAMP, strict=True)])
+    cover = _COLD + (_HOT - _COLD) * values[..., None]
+    mixed = np.asarray(small) * (1 - cover) + colour.transpose(1, 2, 0) * cover
+    stream = io.BytesIO()
+    Image.fromarray(mixed.round().astype(np.uint8)).save(stream, "PNG")
+    return stream.getvalue()
+
+
+def heat_note(model: Model) -> str:
+    """Say what the heat maps of a model do not show; empty for PHPQ, whose maps show the match."""
     from phpq.model import Network
 
     if isinstance(model.network, Network):
@@ -142,13 +158,9 @@ def match_evidence(
     code: CodeArray | None = None,
     codebook: int | None = None,
 ) -> Evidence:
-    """Take the score of an image and a code apart.
+    """Take the score of an image, a square (3, S, S) of `decode_square`, and a code apart.
 
-    Args:
-        model: Of PHPQ.
-        square: (3, S, S) uint8, from `decode_square`.
-        code: (M,) uint8; None: the image's own.
-        codebook: From 0, to take its share apart instead of the score.
+    For code and codebook see `heat_map`.
     """
     import torch
 
@@ -159,7 +171,7 @@ def match_evidence(
         raise TypeError(f"match_evidence needs a PHPQ network, not {type(network).__name__}")
     # Slopes are wanted even where a caller has switched them off.
     with torch.inference_mode(False), torch.enable_grad():
-        leaves = _pyramids(model, network, square)
+        leaves = _pyramids(model, square)
         query = _fixed_length_query(network, leaves, raw=model.query_norm == "raw")
         if code is None:
             code = model.codebooks.encode(query.detach().flatten()[None].cpu().numpy())[0]
@@ -168,26 +180,30 @@ def match_evidence(
         flat = [level for pyramid in leaves for level in pyramid]
         slopes = torch.autograd.grad(score, flat)
     parts = [(slope * level.detach())[0] for slope, level in zip(slopes, flat, strict=True)]
-    count = len(leaves[0])
-    levels = parts[:count]
-    if len(leaves) > 1:  # the mirror image, turned back
-        levels = [here + there.flip(-1) for here, there in zip(levels, parts[count:], strict=True)]
+    levels, mirrored = parts[: len(leaves[0])], parts[len(leaves[0]) :]
+    if mirrored:
+        levels = [here + there.flip(-1) for here, there in zip(levels, mirrored, strict=True)]
     arrays = tuple(level.cpu().numpy() for level in levels)
     explained = sum(float(level.sum(dtype=np.float64)) for level in arrays)
     return Evidence(arrays, float(score.detach()) - explained)
 
 
-def _pyramids(model: Model, network: Network, square: NDArray[np.uint8]) -> list[list[Tensor]]:
-    """Return the maps (1, C_i, h_i, w_i) of each view that is embedded, as leaves for slopes."""
+def _view(model: Model, square: NDArray[np.uint8]) -> Tensor:
     import torch
 
     from phpq.data.augment import Views
 
-    config = model.card.config.data
+    return Views(model.card.config.data).encode(torch.tensor(square[None]).to(model.device))
+
+
+def _pyramids(model: Model, square: NDArray[np.uint8]) -> list[list[Tensor]]:
+    """Return the maps (1, C_i, h_i, w_i) of each view that is embedded, as leaves for slopes."""
+    import torch
+
     with torch.no_grad():
-        view = Views(config).encode(torch.tensor(square[None]).to(model.device))
-        views = [view, view.flip(-1)] if config.eval_flip else [view]
-        pyramids = [network.backbone(one) for one in views]
+        view = _view(model, square)
+        views = [view, view.flip(-1)] if model.card.config.data.eval_flip else [view]
+        pyramids = [model.network.backbone(one) for one in views]
     return [[level.float().requires_grad_() for level in pyramid] for pyramid in pyramids]
 
 
@@ -198,14 +214,12 @@ def _fixed_length_query(network: Network, leaves: list[list[Tensor]], *, raw: bo
     closer the image is to its codeword. With the lengths held fixed, parts add up to the score.
     """
     books = network.quantizer.codebooks.shape[0]
-    views = [
+    query, *mirrored = (
         network.norm(network.transform(network.pooling(pyramid))).reshape(books, -1)
         for pyramid in leaves
-    ]
-    if len(views) > 1:  # as `Network.embed` averages an image and its mirror image
-        query = sum((_over_length(view) for view in views[1:]), _over_length(views[0])) / len(views)
-    else:
-        query = views[0]
+    )
+    for view in mirrored:  # at most one: `Network.embed` averages it with the image
+        query = (_over_length(query) + _over_length(view)) / 2
     return query if raw else _over_length(query)
 
 
@@ -218,39 +232,15 @@ def _over_length(vectors: Tensor) -> Tensor:
 def _codewords(codebooks: Codebooks, code: CodeArray, codebook: int | None) -> FloatArray:
     """Return (M, d) float32: the codewords of a code, or of one codebook among zeros."""
     chosen = check_code(codebooks, code)
-    words = codebooks.codewords[np.arange(codebooks.num_codebooks), chosen]
-    if codebook is None:
-        return words
-    if not 0 <= codebook < codebooks.num_codebooks:
-        raise ShapeError(
-            f"codebook={codebook!r} is not there; expected 0 to {codebooks.num_codebooks - 1}."
-        )
-    single = np.zeros_like(words)
-    single[codebook] = words[codebook]
-    return single
-
-
-def _last_level_energy(model: Model, square: NDArray[np.uint8]) -> FloatArray:
-    """Return (h, w) float32, the squared activations of the deepest map."""
-    import torch
-
-    from phpq.data.augment import Views
-
-    backbone, config = model.network.backbone, model.card.config.data
-    with torch.no_grad():
-        view = Views(config).encode(torch.tensor(square[None]).to(model.device))
-        deepest = backbone(view)[-1]
-        energy: FloatArray = deepest[0].float().square().sum(dim=0).cpu().numpy()
-    return energy
+    books = np.arange(codebooks.num_codebooks)
+    words: FloatArray = codebooks.codewords[books, chosen]
+    if codebook is not None and codebook not in books:
+        raise ShapeError(f"codebook={codebook!r} is not there; expected 0 to {books[-1]}.")
+    return words if codebook is None else words * (books == codebook)[:, None]
 
 
 def view_box(size: tuple[int, int], config: DataConfig) -> tuple[float, float, float, float]:
-    """Return the part of an image that encoding sees: (left, top, right, bottom) in pixels.
-
-    Args:
-        size: (width, height) of the image.
-        config: How it is fitted to a square and cropped.
-    """
+    """Return what encoding sees of an image (width, height): (left, top, right, bottom)."""
     width, height = map(float, size)
     left = top = 0.0
     if config.fit == "crop":

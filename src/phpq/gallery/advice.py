@@ -8,9 +8,8 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -29,37 +28,19 @@ COMMON_BITS = (16, 32, 48, 64)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CodeAdvice:
-    """What codes of one run mean for a gallery of a given size.
+    """What codes of one run mean for a gallery of a given size."""
 
-    Attributes:
-        run: Its folder.
-        bits: Of a code.
-        bytes_per_image: Of a code (computed).
-        map_percent: Of the run's evaluation (measured).
-        images: Of that evaluation's gallery.
-        distinct_codes: Among them (measured).
-        expected_distinct: In a gallery of the size (computed, `expected_distinct`).
-        images_per_code: Size / expected_distinct (computed): as many tie on average.
-        search_ms: A query, top 10, one thread (measured on codes made up by `draw_codes`).
-        timed_rows: Rows of that measurement.
-        memory_bytes: Of codes and index in memory (measured at `timed_rows`, scaled to the size).
-    """
-
-    run: str
-    bits: int
-    bytes_per_image: int
-    map_percent: float
-    images: int
-    distinct_codes: int
-    expected_distinct: int
-    images_per_code: float
-    search_ms: float
-    timed_rows: int
-    memory_bytes: int
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return plain data for JSON."""
-        return asdict(self)
+    run: str  # its folder
+    bits: int  # of a code
+    bytes_per_image: int  # of a code (computed)
+    map_percent: float  # of the run's evaluation (measured)
+    images: int  # of that evaluation's gallery
+    distinct_codes: int  # among them (measured)
+    expected_distinct: int  # in a gallery of the size (computed, `expected_distinct`)
+    images_per_code: float  # size / expected_distinct (computed): as many tie on average
+    search_ms: float  # per query, top 10, one thread (measured on codes made up by `draw_codes`)
+    timed_rows: int  # of that measurement
+    memory_bytes: int  # of codes and index (measured at `timed_rows`, scaled to the size)
 
 
 def find_runs(folders: Sequence[Path]) -> list[Path]:
@@ -78,13 +59,7 @@ def find_runs(folders: Sequence[Path]) -> list[Path]:
 
 
 def advise_run(run: Path, size: int, *, seed: int = 0) -> CodeAdvice:
-    """Measure and compute what the codes of a run mean for `size` images.
-
-    Args:
-        run: An evaluated run.
-        size: Images of the gallery that is planned.
-        seed: Draws codes and queries.
-    """
+    """Measure and compute what the codes of an evaluated run mean for `size` images."""
     from phpq.model import load
 
     if size < 1:
@@ -144,12 +119,8 @@ def expected_distinct(sizes: IntArray, size: int, *, most: float) -> float:
         return float(seen)
     unseen = once**2 / (2 * twice) if twice else once * (once - 1) / 2
     unseen *= (images - 1) / images
-    if unseen:
-        share = 1 - np.exp(-(size - images) * once / (images * unseen + once))
-        seen_later = seen + unseen * share
-    else:
-        seen_later = float(seen)
-    return float(min(seen_later, size, most))
+    share = 1 - np.exp(-(size - images) * once / (images * unseen + once))
+    return float(min(seen + unseen * share, size, most))
 
 
 def draw_codes(codes: CodeArray, rows: int, generator: np.random.Generator) -> CodeArray:
@@ -162,7 +133,7 @@ def draw_codes(codes: CodeArray, rows: int, generator: np.random.Generator) -> C
     Args:
         codes: (N, M) uint8, the sample.
         rows: How many to make.
-        generator: Draws.
+        generator: The only source of randomness.
 
     Returns:
         (rows, M) uint8.
@@ -187,9 +158,8 @@ def draw_queries(
     """
     first = generator.integers(len(codes), size=TIMED_QUERIES)
     second = [generator.choice(np.flatnonzero(labels == labels[row])) for row in first]
-    return codebooks.decode(codes[first]) * np.float32(0.7) + codebooks.decode(
-        codes[np.asarray(second)]
-    ) * np.float32(0.3)
+    near, far = codebooks.decode(codes[first]), codebooks.decode(codes[np.asarray(second)])
+    return near * np.float32(0.7) + far * np.float32(0.3)
 
 
 def _time_search(index: CodeIndex, queries: FloatArray) -> float:

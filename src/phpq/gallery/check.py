@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from phpq.errors import PhpqError
-from phpq.gallery.encoding import ModelEncoder
+from phpq.gallery.encoding import encode_again
 from phpq.gallery.manifest import read_manifest
 from phpq.gallery.records import Record
 from phpq.gallery.repair import VerifyReport, verify_store
@@ -24,14 +24,14 @@ def verify_gallery(folder: Path, *, repair: bool = False) -> VerifyReport:
             report says what to do.
     """
 
-    def encode_again(records: Sequence[Record]) -> Sequence[Record | None]:
+    def encode(records: Sequence[Record]) -> Sequence[Record | None]:
         from phpq.model import load
 
-        return ModelEncoder(load(folder / MODEL)).encode_again(records)
+        return encode_again(load(folder / MODEL), records)
 
     model_problem = _check_model(folder)
-    encode = encode_again if model_problem is None else None
-    report = verify_store(folder, repair=repair, encode=encode)
+    usable = encode if model_problem is None else None
+    report = verify_store(folder, repair=repair, encode=usable)
     model_problem = _check_model(folder)  # the manifest may have been mended
     if model_problem is None:
         return report

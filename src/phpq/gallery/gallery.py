@@ -28,8 +28,7 @@ from phpq.errors import (
     UnknownNameError,
 )
 from phpq.gallery.check import MODEL, verify_gallery
-from phpq.gallery.encoding import ModelEncoder
-from phpq.gallery.engine import Engine
+from phpq.gallery.encoding import Engine
 from phpq.gallery.facts import describe_store, export_parquet
 from phpq.gallery.hits import FaissGallery, Hit, rerank_rows, to_hit
 from phpq.gallery.ingest import AddReport, Ingest, Progress
@@ -285,7 +284,8 @@ class Gallery:
         return Ingest(
             self._store,
             self._live,
-            ModelEncoder(self.model, batch_size),
+            self.model,
+            batch_size=batch_size,
             refuse_bad=on_bad == "refuse",
             refuse_clash=refuse_clash,
             engine=engine,

@@ -1,47 +1,47 @@
 """Bulk add: a source in, commits to the store every few seconds, and a report of what was done.
 
 Images are compared with the gallery as it was when the work began, whatever is committed meanwhile;
-where a source names an id twice, the last one holds. So the result does not hang on timing.
+where a source names an id twice, the last one holds. So the result does not depend on timing.
 """
 
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from typing import Any
+from contextlib import closing
+from dataclasses import dataclass
+from itertools import islice
+from typing import TYPE_CHECKING, Any
 
 from phpq.data import SkippedImage
+from phpq.data.places import exists
 from phpq.errors import BadImageError, DataError, FormatError
-from phpq.gallery.encoding import Encoded, Encoder
-from phpq.gallery.engine import Engine, LocalEngine
+from phpq.gallery.encoding import Encoded, Engine, encode_items
+from phpq.gallery.fragments import write_here
 from phpq.gallery.live import LiveCodes
-from phpq.gallery.places import exists
 from phpq.gallery.records import Record, column_name
 from phpq.gallery.sources import Item, Source, count_items, read_items
 from phpq.gallery.store import GalleryStore
+
+if TYPE_CHECKING:
+    from phpq.model import Model
 
 Progress = Callable[[str, int, int], None]  # what is done, images done, images in all
 COMMIT_IMAGES = 2000
 COMMIT_SECONDS = 10.0
 _MANY_FILES = 100  # a commit makes a file; more than this are merged at the end
+_WINDOW = 4096  # ids looked up at once
 
 
 @dataclass(frozen=True, slots=True)
 class AddReport:
-    """What became of the images of a source.
+    """What became of the images of a source."""
 
-    Attributes:
-        added: New ids.
-        unchanged: Ids whose content, label and metadata are stored already.
-        replaced: Ids whose content, place, label or metadata is another now.
-        skipped: Images that cannot be read, and why.
-    """
-
-    added: int = 0
-    unchanged: int = 0
-    replaced: int = 0
-    skipped: tuple[SkippedImage, ...] = ()
+    added: int = 0  # new ids
+    unchanged: int = 0  # ids whose content, label and metadata are stored already
+    replaced: int = 0  # ids whose content, place, label or metadata is another now
+    skipped: tuple[SkippedImage, ...] = ()  # images that cannot be read
 
     @property
     def seen(self) -> int:
@@ -58,48 +58,43 @@ class AddReport:
         }
 
 
-@dataclass(slots=True)
-class _Tally:
-    seen: int = 0
-    added: int = 0
-    unchanged: int = 0
-    replaced: int = 0
-    skipped: list[SkippedImage] = field(default_factory=list)
-
-
 class Ingest:
     """One bulk add.
 
     Args:
         store: The gallery on disk.
         live: Its codes in memory; what is written becomes searchable there.
-        encoder: The model.
+        model: Encodes.
+        batch_size: Images that it sees at once.
         refuse_bad: Stop at an image that cannot be read.
         refuse_clash: Stop at an id that names another file that still exists.
-        engine: Who encodes and writes.
+        engine: Who encodes and writes; None is this process.
     """
 
     def __init__(
         self,
         store: GalleryStore,
         live: LiveCodes,
-        encoder: Encoder,
+        model: Model,
         *,
+        batch_size: int = 64,
         refuse_bad: bool = False,
         refuse_clash: bool = True,
         engine: Engine | None = None,
     ) -> None:
         self._store = store
-        self._engine = engine or LocalEngine()
         self._before = store  # the version that images are compared with
         self._live = live
-        self._encoder = encoder
+        self._model = model
+        self._batch_size = batch_size
         self._refuse_bad = refuse_bad
         self._refuse_clash = refuse_clash
+        self._engine = engine
         self._waiting: dict[str, Record] = {}
         self._rewritten: set[str] = set()  # ids of the gallery as it was, written since
         self._since = time.monotonic()
-        self._tally = _Tally()
+        self._skipped: list[SkippedImage] = []
+        self._counts: Counter[str] = Counter()
 
     def run(
         self,
@@ -120,25 +115,37 @@ class Ingest:
         total = (count_items(source) or 0) if progress else 0
         self._store.refresh()
         self._before = GalleryStore.open(self._store.folder)
-        batches = self._engine.encode(
-            _adjusted(read_items(source), metadata, prefix),
-            self._find,
-            self._encoder,
+        batches = (self._engine.encode if self._engine else encode_items)(
+            self._items(source, metadata, prefix),
+            self._model,
+            batch_size=self._batch_size,
             keep_embeddings=self._store.manifest.keep_embeddings,
         )
+        seen = 0
         try:
-            for batch in batches:
-                for encoded in batch:
-                    self._take(encoded)
-                self._commit_if_due()
-                if progress:
-                    progress("indexing", self._tally.seen, max(total, self._tally.seen))
+            with closing(batches):  # its threads stop
+                for batch in batches:
+                    for encoded in batch:
+                        seen += 1
+                        self._take(encoded)
+                    self._commit_if_due()
+                    if progress:
+                        progress("indexing", seen, max(total, seen))
         finally:
-            batches.close()  # its threads stop
             self._commit()
         self._store.merge_files(above=_MANY_FILES)
-        tally = self._tally
-        return AddReport(tally.added, tally.unchanged, tally.replaced, tuple(tally.skipped))
+        return AddReport(**self._counts, skipped=tuple(self._skipped))
+
+    def _items(self, source: Source, metadata: Mapping[str, Any], prefix: str) -> Iterator[Item]:
+        """Yield the images of a source with what the gallery holds under their ids."""
+        shared = {column_name(name): value for name, value in metadata.items()}
+        items = read_items(source)
+        while window := list(islice(items, _WINDOW)):
+            names = [prefix + item.id for item in window]
+            stored = self._find(names)
+            for name, item in zip(names, window, strict=True):
+                about = {**item.metadata, **shared} if shared else item.metadata
+                yield Item(name, item.image, item.label, about, stored.get(name))
 
     def _find(self, ids: Sequence[str]) -> Mapping[str, Record]:
         try:
@@ -149,54 +156,43 @@ class Ingest:
             return self._before.find(ids)
 
     def _take(self, encoded: Encoded) -> None:
-        tally, stored = self._tally, encoded.stored
-        tally.seen += 1
-        if encoded.skipped is not None:
+        item, record = encoded.item, encoded.record
+        if encoded.reason is not None:
             if self._refuse_bad:
-                raise BadImageError(encoded.skipped.reason)
-            tally.skipped.append(encoded.skipped)
+                raise BadImageError(encoded.reason)
+            self._skipped.append(SkippedImage(item.id, encoded.reason))
             return
-        record = encoded.record
-        if record is None and stored is not None and stored.id in self._rewritten:
-            record = stored  # as before, but the source named it earlier with other content
+        if record is None and item.id in self._rewritten:
+            record = item.stored  # as before, but the source named it earlier with other content
         if record is None:
-            tally.unchanged += 1
+            self._counts["unchanged"] += 1
             return
         if self._refuse_clash:
-            _check_clash(encoded)
+            _check_clash(item.stored, record)
         if record.id in self._waiting:  # the source names it twice: the last one holds
             self._commit()
         self._waiting[record.id] = record
-        if stored is not None:
+        if item.stored is not None:
             self._rewritten.add(record.id)
 
     def _commit_if_due(self) -> None:
         # Between batches only: a run that goes on from here sees the batches that this one saw.
-        full = len(self._waiting) >= COMMIT_IMAGES * self._engine.workers
-        if full or time.monotonic() - self._since >= COMMIT_SECONDS:
+        most = COMMIT_IMAGES * (self._engine.workers if self._engine else 1)
+        if len(self._waiting) >= most or time.monotonic() - self._since >= COMMIT_SECONDS:
             self._commit()
 
     def _commit(self) -> None:
         records, self._waiting = list(self._waiting.values()), {}
         self._since = time.monotonic()
         if records:
-            written = self._live.put(records, write=self._engine.write)
-            self._tally.replaced += len(written.replaced)
-            self._tally.added += len(records) - len(written.replaced)
+            write = self._engine.write if self._engine else write_here
+            written = self._live.put(records, write=write)
+            self._counts["replaced"] += len(written.replaced)
+            self._counts["added"] += len(records) - len(written.replaced)
 
 
-def _adjusted(items: Iterator[Item], metadata: Mapping[str, Any], prefix: str) -> Iterator[Item]:
-    shared = {column_name(name): value for name, value in metadata.items()}
-    for item in items:
-        if shared or prefix:
-            yield replace(item, id=prefix + item.id, metadata={**item.metadata, **shared})
-        else:
-            yield item
-
-
-def _check_clash(encoded: Encoded) -> None:
-    old, new = encoded.stored, encoded.record
-    if old is None or new is None or old.uri == new.uri or old.sha256 == new.sha256:
+def _check_clash(old: Record | None, new: Record) -> None:
+    if old is None or old.uri == new.uri or old.sha256 == new.sha256:
         return
     if old.uri is not None and new.uri is not None and exists(old.uri):
         raise DataError(

@@ -5,17 +5,17 @@ Nothing has to be cleaned up after a kill, and readers never wait.
 
 from __future__ import annotations
 
+import contextlib
 import os
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import BinaryIO
+
+from filelock import FileLock, Timeout
 
 from phpq.errors import DataError
 
 LOCK = "writer.lock"
-_PAUSE = 0.02  # seconds between two attempts
 
 
 @contextmanager
@@ -30,47 +30,31 @@ def writing(folder: Path, *, timeout: float = 60.0) -> Iterator[None]:
         DataError: If another process still writes after that time, or the folder is read-only.
     """
     path = folder / LOCK
+    lock = FileLock(path, timeout=timeout, poll_interval=0.02)
     try:
-        stream = path.open("a+b")
+        folder.stat()  # filelock would make a folder that is not there
+        lock.acquire()
+    except Timeout as error:
+        raise DataError(
+            f"The gallery {str(folder)!r} is being changed by another process (number "
+            f"{_writer(path)}), still after {timeout:g} seconds. Nothing was lost: run this again "
+            "when that one is done."
+        ) from error
     except OSError as error:
         raise DataError(
             f"The gallery {str(folder)!r} cannot be changed: {error.strerror or error}. "
             "Check that the folder is there and that you may write to it."
         ) from error
-    with stream:
-        _wait(stream, folder, timeout)
-        stream.truncate(0)
-        stream.write(str(os.getpid()).encode())
-        stream.flush()
-        yield  # closing the file frees the lock, and so does the death of the process
-
-
-def _wait(stream: BinaryIO, folder: Path, timeout: float) -> None:
-    end = time.monotonic() + timeout
-    while not _try_lock(stream):
-        if time.monotonic() >= end:
-            stream.seek(0)
-            writer = stream.read(20).decode(errors="replace").strip() or "unknown"
-            raise DataError(
-                f"The gallery {str(folder)!r} is being changed by another process (number "
-                f"{writer}), still after {timeout:g} seconds. Nothing was lost: run this again "
-                "when that one is done."
-            )
-        time.sleep(_PAUSE)
-
-
-def _try_lock(stream: BinaryIO) -> bool:
     try:
-        if os.name == "nt":
-            import msvcrt
+        with contextlib.suppress(OSError):  # Windows lets nobody write to a locked file
+            path.write_text(str(os.getpid()))
+        yield
+    finally:
+        lock.release()
 
-            # Far behind the content: Windows locks bytes, and the process number must be readable.
-            stream.seek(1 << 20)
-            msvcrt.locking(stream.fileno(), msvcrt.LK_NBLCK, 1)  # type: ignore[attr-defined,unused-ignore]
-        else:
-            import fcntl
 
-            fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
+def _writer(path: Path) -> str:
+    try:
+        return path.read_text(errors="replace")[:20].strip() or "unknown"
     except OSError:
-        return False
-    return True
+        return "unknown"

@@ -5,7 +5,6 @@ Items are yielded one at a time: a folder of a million images takes no more memo
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
@@ -13,12 +12,12 @@ from typing import Any
 
 from phpq.data import Dataset, LabelledImages, open_dataset
 from phpq.data.decode import IMAGE_EXTENSIONS
-from phpq.data.folder import TEST_FOLDERS, natural_key
+from phpq.data.folder import TEST_FOLDERS, walk_images
+from phpq.data.origins import Origin, RemoteFile, TableCell, origin_at, uri_of
+from phpq.data.places import Place, beside, folders_in, is_uri, suffix_of, walk_uri
+from phpq.data.table import FIXED, count_rows, is_table, table_rows
 from phpq.errors import DataError
-from phpq.gallery.origins import Origin, RemoteFile, TableCell, origin_at, uri_of
-from phpq.gallery.places import HIDDEN, Place, beside, folders_in, is_uri, suffix_of, walk_uri
-from phpq.gallery.records import column_name
-from phpq.gallery.tables import FIXED, count_rows, is_table, table_rows
+from phpq.gallery.records import Record, column_name
 
 Source = str | Path | Dataset | LabelledImages | Iterable[str | Path | Mapping[str, Any]]
 _PREFIXES = ("plumage", "cub200", "dogs120", "folder:", "table:")
@@ -26,19 +25,13 @@ _PREFIXES = ("plumage", "cub200", "dogs120", "folder:", "table:")
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Item:
-    """One image that is to be put into a gallery.
+    """One image that is to be put into a gallery."""
 
-    Attributes:
-        id: Its name in the gallery.
-        image: Where its bytes come from: a file, a URI, a cell, or memory.
-        label: Its class, if it has one.
-        metadata: With clean column names.
-    """
-
-    id: str
-    image: Origin
+    id: str  # its name in the gallery
+    image: Origin  # where its bytes come from: a file, a URI, a cell, or memory
     label: str | None = None
-    metadata: Mapping[str, Any] = field(default_factory=dict)
+    metadata: Mapping[str, Any] = field(default_factory=dict)  # with clean column names
+    stored: Record | None = None  # what the gallery holds under this id, once that was looked up
 
     @property
     def uri(self) -> str | None:
@@ -53,9 +46,10 @@ def read_items(source: Source, *, home: Path | None = None) -> Iterator[Item]:
         source: A folder (ids are paths relative to it, labels the names of its sub-folders); a
             .csv, .tsv or .parquet file or a .lance dataset with a column `path` (or `uri`), or with
             `image` (the bytes of image files; not in text tables), and optionally `id` and `label`,
-            all others are metadata; a .txt file with a path or a URI a line; one image file; all of
-            these also by URI, as in s3://bucket/birds/; what `open_dataset` takes by name; a data
-            set; paths and URIs; or mappings with `path` or `image`, `id`, `label` and metadata.
+            all others are metadata; a .txt file with one path or URI per line; one image file; all
+            of these also by URI, as in s3://bucket/birds/; what `open_dataset` takes by name; a
+            data set; paths and URIs; or mappings with `path` or `image`, `id`, `label` and
+            metadata.
         home: Where downloads are kept.
 
     Raises:
@@ -91,16 +85,15 @@ def count_items(source: Source) -> int | None:
             return count_rows(place)
         # A folder elsewhere is not listed twice.
         local = isinstance(place, Path) and place.is_dir()
-        return sum(1 for _ in _walk(Path(place))) if local else None
+        return sum(1 for _ in walk_images(Path(place))) if local else None
     return len(source) if isinstance(source, Sequence | LabelledImages) else None
 
 
 def _named(source: str | Path, home: Path | None) -> Iterator[Item]:
+    path = Path(source).expanduser()
     if isinstance(source, str) and is_uri(source):
         yield from _elsewhere(source)
-        return
-    path = Path(source).expanduser()
-    if isinstance(source, str) and source.startswith(_PREFIXES) and not path.exists():
+    elif isinstance(source, str) and source.startswith(_PREFIXES) and not path.exists():
         yield from read_items(open_dataset(source, home=home))
     elif not path.exists():
         raise DataError(
@@ -111,7 +104,9 @@ def _named(source: str | Path, home: Path | None) -> Iterator[Item]:
     elif is_table(path):
         yield from _table(path)
     elif path.is_dir():
-        yield from _folder(path)
+        children = {child.name.casefold() for child in path.iterdir() if child.is_dir()}
+        files = ((file.relative_to(path).as_posix(), file) for file in walk_images(path))
+        yield from _items(files, children, str(path))
     else:
         yield Item(Path(source).as_posix(), path)
 
@@ -132,13 +127,6 @@ def _labelled(images: LabelledImages) -> Iterator[Item]:
         yield Item(name, images.path(row) or images.read(row), label)
 
 
-def _folder(root: Path) -> Iterator[Item]:
-    children = {child.name.casefold() for child in root.iterdir() if child.is_dir()}
-    return _items(
-        ((file.relative_to(root).as_posix(), file) for file in _walk(root)), children, str(root)
-    )
-
-
 def _items(files: Iterator[tuple[str, Origin]], children: set[str], root: str) -> Iterator[Item]:
     """Label the files of a folder, named relative to it, by its sub-folders, the `children`."""
     split = "train" in children and bool(children & set(TEST_FOLDERS))
@@ -153,25 +141,6 @@ def _items(files: Iterator[tuple[str, Origin]], children: set[str], root: str) -
     if empty:
         known = " ".join(sorted(IMAGE_EXTENSIONS))
         raise DataError(f"No images in {root!r} or below. Known types: {known}.")
-
-
-def _walk(root: Path) -> Iterator[Path]:
-    """Yield image files, a folder at a time, in natural order; hidden ones are left out."""
-    seen: set[tuple[int, int]] = set()
-    for parent, folders, files in os.walk(root, followlinks=True):
-        status = Path(parent).stat()
-        if (status.st_dev, status.st_ino) in seen:  # a link back to a folder above
-            folders.clear()
-            continue
-        seen.add((status.st_dev, status.st_ino))
-        # A gallery inside the folder that is indexed holds no images of its own.
-        folders[:] = sorted(
-            (f for f in folders if not f.startswith(HIDDEN) and not f.endswith(".lance")),
-            key=natural_key,
-        )
-        for name in sorted(files, key=natural_key):
-            if not name.startswith(".") and Path(name).suffix.lower() in IMAGE_EXTENSIONS:
-                yield Path(parent) / name
 
 
 def _table(place: Place) -> Iterator[Item]:
@@ -194,7 +163,7 @@ def _table(place: Place) -> Iterator[Item]:
 def _entry(entry: str | Path | Mapping[str, Any]) -> Item:
     """Make an item of a path, a URI or a mapping."""
     if isinstance(entry, str | Path):
-        return Item(_posix(entry), _expanded(entry))
+        return Item(_posix(entry), origin_at(entry))
     if not isinstance(entry, Mapping):
         raise DataError(
             f"{entry!r} is not an image to add. Give paths, or mappings with the keys path (or "
@@ -204,7 +173,7 @@ def _entry(entry: str | Path | Mapping[str, Any]) -> Item:
     fixed = {name.lower(): values.pop(name) for name in list(values) if name.lower() in FIXED}
     image, named = fixed.get("image"), fixed.get("path") or fixed.get("uri")
     if image is None and named:
-        image = _expanded(named)
+        image = origin_at(str(named))
     name = fixed.get("id") or named
     if not isinstance(image, Origin) or not name:
         raise DataError(
@@ -214,11 +183,6 @@ def _entry(entry: str | Path | Mapping[str, Any]) -> Item:
     label = fixed.get("label")
     metadata = {column_name(key): value for key, value in values.items()}
     return Item(_posix(name), image, None if label in (None, "") else str(label), metadata)
-
-
-def _expanded(named: object) -> Path | RemoteFile:
-    text = str(named)
-    return RemoteFile(text) if is_uri(text) else Path(text).expanduser()
 
 
 def _posix(name: object) -> str:

@@ -1,7 +1,7 @@
 """The exact index for learned codes: codes come and go by row, queries give the best rows.
 
 Equal codes are scored once, and groups of codes that cannot enter the answer are never looked at;
-scores and order are those of `FlatIndex`, the plain scan, bit for bit.
+scores and order are those of a plain scan, bit for bit.
 """
 
 from __future__ import annotations
@@ -12,14 +12,14 @@ import sys
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
-from phpq.codes import CodeArray, Codebooks, FloatArray, IntArray, QueryNorm, check_codes
+from phpq.codes import CodeArray, Codebooks, FloatArray, IntArray, QueryNorm, check_codes, seen_as
 from phpq.errors import ShapeError
-from phpq.index.protocol import SearchResult
 
 if TYPE_CHECKING:
     from phpq.index.kernels import Part
@@ -32,6 +32,14 @@ _THREADS_SECONDS = 2e-3  # work below which starting threads takes longer than i
 _FEW_ALLOWED = 64  # where less than one row in so many is allowed, those are copied first,
 _MANY_QUERIES = 4  # unless fewer queries than these are there to profit from it
 _GROWTH = 4  # a part is merged into the one before it unless that is this many times larger
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class SearchResult:
+    """The best rows of each query, best first; equal scores in order of insertion."""
+
+    ids: IntArray  # (Q, k) row numbers in order of insertion; -1 where the gallery has too few rows
+    scores: FloatArray  # (Q, k) float32, descending; -inf beside a -1
 
 
 class CodeIndex:
@@ -82,12 +90,7 @@ class CodeIndex:
 
         A few rows cost no more than a copy; now and then the newest rows are sorted, and merged
         with older ones of about the same number, so that a row is moved O(log N) times in all.
-
-        Args:
-            codes: (n, M) uint8.
-
-        Returns:
-            (n,) int64, their row numbers.
+        Takes codes (n, M) uint8 and returns their row numbers (n,).
         """
         books = self._codebooks
         check_codes("codes", codes, books.num_codebooks, books.codebook_size)
@@ -101,16 +104,12 @@ class CodeIndex:
         return np.arange(first, first + len(codes), dtype=np.int64)
 
     def remove(self, rows: IntArray) -> None:
-        """Hide rows from every later search; removing a row again changes nothing.
-
-        Args:
-            rows: (n,) integers, row numbers.
-        """
+        """Hide rows, given by number, from every later search; doing so again changes nothing."""
         rows = np.asarray(rows)
         if rows.ndim != 1 or (rows.size and not np.issubdtype(rows.dtype, np.integer)):
             raise ShapeError(
-                f"rows is an array of shape {rows.shape} and dtype {str(rows.dtype)!r}; "
-                "expected row numbers, (n,) integers, as `add` returned them."
+                f"rows is {seen_as(rows)}; expected row numbers, (n,) integers, as `add` returned "
+                "them."
             )
         if not rows.size:
             return
@@ -125,12 +124,6 @@ class CodeIndex:
         rows = np.unique(rows)
         self._removed += int(np.count_nonzero(self._alive[rows]))
         self._alive[rows] = False
-
-    def live_rows(self) -> IntArray:
-        """Return the numbers of the rows that were not removed, (n,) int64 ascending."""
-        if not self._alive.size:
-            return np.arange(self.rows, dtype=np.int64)
-        return np.flatnonzero(self._alive[: self.rows]).astype(np.int64)
 
     def codes(self) -> CodeArray:
         """Return the codes of all rows, (rows, M) uint8 in row order, removed ones included."""
@@ -152,13 +145,10 @@ class CodeIndex:
 
         Args:
             queries: (Q, D) float.
-            top_k: Rows a query, at least 1.
+            top_k: Rows per query, at least 1.
             query_norm: "unit" or "raw", see `Codebooks.lookup_tables`.
             allowed: (rows,) bool, the rows that may be returned; None allows all.
             threads: Threads that share the queries; 0 takes every core.
-
-        Returns:
-            Row numbers and scores; -1 and -inf where fewer than `top_k` rows are left.
         """
         tables = self._codebooks.lookup_tables(queries, norm=query_norm)
         return self._search(tables, top_k, allowed, threads)
@@ -171,23 +161,13 @@ class CodeIndex:
         allowed: BoolArray | None = None,
         threads: int = 0,
     ) -> SearchResult:
-        """Return the `top_k` rows of highest score for queries given as lookup tables.
-
-        Args:
-            tables: (Q, M, K) float32, as from `Codebooks.lookup_tables`.
-            top_k: Rows a query, at least 1.
-            allowed: (rows,) bool, the rows that may be returned; None allows all.
-            threads: Threads that share the queries; 0 takes every core.
-
-        Returns:
-            As `search`.
-        """
+        """Search as `search` does, for queries given as lookup tables (Q, M, K) float32."""
         shape = (self._codebooks.num_codebooks, self._codebooks.codebook_size)
         tables = np.asarray(tables)
         if tables.ndim != 3 or tables.shape[1:] != shape or tables.dtype.kind != "f":
             raise ShapeError(
-                f"tables is an array of shape {tables.shape} and dtype {str(tables.dtype)!r}; "
-                f"expected (Q, {shape[0]}, {shape[1]}) floats. Use `Codebooks.lookup_tables`."
+                f"tables is {seen_as(tables)}; expected (Q, {shape[0]}, {shape[1]}) floats. "
+                "Use `Codebooks.lookup_tables`."
             )
         tables = np.ascontiguousarray(tables, dtype=np.float32)
         if not np.isfinite(tables).all():
@@ -266,24 +246,20 @@ class CodeIndex:
 
         if places:
             _share(len(tables), threads, search_block)
-        return _result(ids, scores, int(top_k))
+        if places < top_k:
+            missing = ((0, 0), (0, int(top_k) - places))
+            ids = np.pad(ids, missing, constant_values=-1)
+            scores = np.pad(scores, missing, constant_values=-np.inf)
+        return SearchResult(ids, scores)
 
     def _mask(self, allowed: BoolArray | None) -> BoolArray:
         if allowed is None:
             return self._alive
-        if (
-            not isinstance(allowed, np.ndarray)
-            or allowed.dtype != np.bool_
-            or allowed.shape != (self.rows,)
-        ):
-            seen = (
-                f"an array of shape {allowed.shape} and dtype {str(allowed.dtype)!r}"
-                if isinstance(allowed, np.ndarray)
-                else f"a {type(allowed).__name__!r}"
-            )
+        good = isinstance(allowed, np.ndarray) and allowed.dtype == np.bool_
+        if not good or allowed.shape != (self.rows,):
             raise ShapeError(
-                f"allowed is {seen}; expected a bool array of shape ({self.rows},), one entry for "
-                "each row ever added, removed ones too."
+                f"allowed is {seen_as(allowed)}; expected a bool array of shape ({self.rows},), "
+                "one entry for each row ever added, removed ones too."
             )
         if self._alive.size:
             return allowed & self._alive[: self.rows]
@@ -317,21 +293,9 @@ def _share(queries: int, threads: int, search_block: Callable[[slice], None]) ->
     if (time.perf_counter() - start) / first * left < _THREADS_SECONDS:
         search_block(slice(first, queries))
         return
-    # Four blocks a thread: queries differ in cost.
+    # Four blocks per thread: queries differ in cost.
     edges = np.linspace(first, queries, min(left, 4 * threads) + 1).astype(int)
     blocks = [slice(a, b) for a, b in itertools.pairwise(edges)]
     with ThreadPoolExecutor(threads) as pool:
         for _ in pool.map(search_block, blocks):  # raises what a thread raised
             pass
-
-
-def _result(ids: IntArray, scores: FloatArray, top_k: int) -> SearchResult:
-    queries, places = ids.shape
-    if places == top_k:
-        return SearchResult(ids=ids, scores=scores)
-    wide = SearchResult(
-        ids=np.full((queries, top_k), -1, dtype=np.int64),
-        scores=np.full((queries, top_k), -np.inf, dtype=np.float32),
-    )
-    wide.ids[:, :places], wide.scores[:, :places] = ids, scores
-    return wide

@@ -22,7 +22,7 @@ NO_ROW = np.iinfo(np.int64).max  # fills a heap together with -inf: any row is b
 
 # A query gives up walking cells and scans instead when the next walk would cost this share of it.
 _WALK_SHARE = 0.25
-_FULL_CELL = 32  # groups a cell on average, above which a scan looks at each cell by itself
+_FULL_CELL = 32  # groups per cell on average, above which a scan looks at each cell by itself
 _LARGEST = 1e37  # sum of table entries beyond which bounds could overflow
 _JUMP_COST = 4.0  # a group reached through a list, in groups read one after the other
 
@@ -35,7 +35,7 @@ class Part(NamedTuple):
     for the other books `lists` holds the groups by cell.
     """
 
-    codes: CodeArray  # (G, M) one code a group
+    codes: CodeArray  # (G, M) one code per group
     starts: WordArray  # (G + 1,) first place of each group in `rows`; empty: a group is one row
     rows: WordArray  # (n,) row numbers less `base`, ascending inside a group
     cells: WordArray  # (books, K * K + 1) first group of each cell; no books: only to be scanned
@@ -109,7 +109,7 @@ def _score(table: FloatArray, codes: CodeArray, group: int) -> float:
 
 
 @compiled
-def _next_hit(  # noqa: C901 - one loop a length
+def _next_hit(  # noqa: C901 - one loop per length
     table: FloatArray, codes: CodeArray, span: tuple[int, int], worst: float
 ) -> tuple[int, float]:
     """Find the first group of a span that scores at least `worst`; the span's end if none does.
@@ -315,14 +315,9 @@ def _search_cells(part: Part, mask: MaskArray, query: Query) -> None:
 def search_part(
     tables: FloatArray, part: Part, mask: MaskArray, scores: FloatArray, rows: IntArray
 ) -> None:
-    """Offer a part to the heaps of all queries.
+    """Offer a part to the heaps (Q, k) of all queries, which are changed in place.
 
-    Args:
-        tables: (Q, M, K) float32.
-        part: The part.
-        mask: (rows,) bool, which row numbers may be returned; empty allows all.
-        scores: (Q, k) float32, the heaps; changed in place.
-        rows: (Q, k) int64, the heaps; changed in place.
+    Tables are (Q, M, K); `mask` says by row number which rows may be returned, empty allows all.
     """
     losses = np.empty(tables.shape[1:], np.float32)
     for q in range(tables.shape[0]):
@@ -338,16 +333,7 @@ def search_rows(
     tables: FloatArray, codes: CodeArray, base: int, mask: MaskArray, scores: FloatArray,
     rows: IntArray,
 ) -> None:  # fmt: skip
-    """Offer rows that belong to no part yet to the heaps of all queries.
-
-    Args:
-        tables: (Q, M, K) float32.
-        codes: (n, M) uint8, in row order.
-        base: Row number of the first.
-        mask: (rows,) bool, which row numbers may be returned; empty allows all.
-        scores: (Q, k) float32, the heaps; changed in place.
-        rows: (Q, k) int64, the heaps; changed in place.
-    """
+    """Offer rows (n, M) that belong to no part yet, the first numbered `base`, as `search_part`."""
     for q in range(tables.shape[0]):
         place = 0
         while True:
@@ -363,12 +349,7 @@ def search_rows(
 
 @compiled
 def sort_heaps(scores: FloatArray, rows: IntArray) -> None:
-    """Turn each heap, in place, into a list with the best row first and -1 for no row.
-
-    Args:
-        scores: (Q, k) float32.
-        rows: (Q, k) int64.
-    """
+    """Turn each heap (Q, k), in place, into a list with the best row first and -1 for no row."""
     for q in range(scores.shape[0]):
         for last in range(scores.shape[1] - 1, 0, -1):
             score, row = scores[q, last], rows[q, last]

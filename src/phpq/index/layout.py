@@ -7,47 +7,33 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-CELL_GROUPS = 512  # cells cost K * K words a book: below this many entries a scan is as fast
+CELL_GROUPS = 512  # cells cost K * K words per book: below this many entries a scan is as fast
 _WORD = 4  # bytes of a row number, a place and an entry of a list
 
 
 @dataclass(frozen=True, slots=True)
 class PartLayout:
-    """The shape of a part.
+    """The shape of a part."""
 
-    Attributes:
-        entries: Codes that are kept and scored: one for each distinct code, or one a row.
-        grouped: Whether equal codes share an entry.
-        books: Pairs of codebooks whose cells list their entries; 0 where a part is only scanned.
-        memory_bytes: Of codes, places, row numbers, cells and lists.
-    """
-
-    entries: int
-    grouped: bool
-    books: int
-    memory_bytes: int
+    entries: int  # codes that are kept and scored: one for each distinct code, or one per row
+    grouped: bool  # whether equal codes share an entry
+    books: int  # pairs of codebooks whose cells list their entries; 0: a part is only scanned
+    memory_bytes: int  # of codes, places, row numbers, cells and lists
 
 
 def part_layout(
     rows: int, distinct: int, *, num_codebooks: int, codebook_size: int = 256
 ) -> PartLayout:
-    """Choose the layout of a part.
+    """Choose the layout of n >= 1 rows that hold some distinct codes of M indices below K.
 
-    Args:
-        rows: n, at least 1.
-        distinct: Codes that differ among them.
-        num_codebooks: M.
-        codebook_size: K.
-
-    Returns:
-        A layout of at most n (1.5 M + 7) bytes, beside 4 (K^2 + 1) bytes for each two codebooks.
+    It takes at most n (1.5 M + 7) bytes, beside 4 (K^2 + 1) bytes for each two codebooks.
     """
     # Codes that hardly repeat take less memory, and are scanned faster, row by row.
     grouped = distinct * (num_codebooks + _WORD) <= rows * num_codebooks
     entries = distinct if grouped else rows
     places = _WORD * (entries + 1) if grouped else 0
     used = _WORD * rows + entries * num_codebooks + places
-    room = int(rows * (1.5 * num_codebooks + 7)) - used  # one more byte a row is for the mask
+    room = int(rows * (1.5 * num_codebooks + 7)) - used  # one more byte per row is for the mask
     pairs = (num_codebooks + 1) // 2
     books = pairs if room >= _WORD * entries * (pairs - 1) else 1
     if entries < CELL_GROUPS:
@@ -57,14 +43,7 @@ def part_layout(
 
 
 def index_bytes(rows: int, distinct: int, *, num_codebooks: int, codebook_size: int = 256) -> int:
-    """Return the memory of a `CodeIndex` of one bulk load, before any row is removed.
-
-    Args:
-        rows: N.
-        distinct: Codes that differ among them.
-        num_codebooks: M.
-        codebook_size: K.
-    """
+    """Return the memory of a `CodeIndex` of one bulk load, before any row is removed."""
     if not rows:
         return 0
     layout = part_layout(rows, distinct, num_codebooks=num_codebooks, codebook_size=codebook_size)
@@ -72,12 +51,6 @@ def index_bytes(rows: int, distinct: int, *, num_codebooks: int, codebook_size: 
 
 
 def most_bytes(rows: int, *, num_codebooks: int, codebook_size: int = 256) -> int:
-    """Return what an index of N rows takes at most, however its codes repeat.
-
-    Args:
-        rows: N.
-        num_codebooks: M.
-        codebook_size: K.
-    """
+    """Return what an index of N rows takes at most, however its codes repeat."""
     pairs = (num_codebooks + 1) // 2
     return int(rows * (1.5 * num_codebooks + 7)) + _WORD * pairs * (codebook_size**2 + 1)

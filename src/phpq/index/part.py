@@ -101,16 +101,9 @@ def _copy_allowed(part: Part, mask: MaskArray, kept: Part) -> int:
 
 
 def build_part(codes: CodeArray, base: int, *, codebook_size: int) -> Part:
-    """Sort and group codes.
+    """Sort and group codes (n, M) uint8 in row order, 1 <= n < 2^32; `base` numbers the first.
 
-    Args:
-        codes: (n, M) uint8, in row order, 1 <= n < 2^32.
-        base: Row number of the first.
-        codebook_size: K.
-
-    Returns:
-        A part that keeps no reference to `codes`, of at most n (1.5 M + 7) bytes, beside 4 K^2
-        bytes for each two codebooks.
+    The part keeps no reference to `codes`; `part_layout` says what it takes.
     """
     rows, books = codes.shape
     pairs = (books + 1) // 2
@@ -139,14 +132,9 @@ def build_part(codes: CodeArray, base: int, *, codebook_size: int) -> Part:
 
 
 def restrict_part(part: Part, mask: MaskArray) -> Part:
-    """Copy the rows that a mask allows; one pass over the part, then every query is cheap.
+    """Copy the rows that a mask (rows,) by row number allows, to a part that is only scanned.
 
-    Args:
-        part: The part.
-        mask: (rows,) bool, by row number.
-
-    Returns:
-        A part to be scanned.
+    One pass over the part, then every query is cheap.
     """
     allowed = int(np.count_nonzero(mask[part.base : part.base + len(part.rows)]))
     kept = Part(
@@ -170,6 +158,4 @@ def part_codes(part: Part) -> CodeArray:
 
 def part_bytes(part: Part) -> int:
     """Return the memory of a part."""
-    return sum(
-        array.nbytes for array in (part.codes, part.starts, part.rows, part.cells, part.lists)
-    )
+    return sum(array.nbytes for array in part if isinstance(array, np.ndarray))

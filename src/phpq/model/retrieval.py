@@ -6,7 +6,8 @@ As in `phpq.load("runs/birds").encode(["a.jpg", "b.jpg"])`.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import closing
+from itertools import islice
 from pathlib import Path
 
 import numpy as np
@@ -18,6 +19,7 @@ from torch import Tensor
 from phpq.codes import Codebooks, QueryNorm
 from phpq.config import CONFIG_FILE, DataConfig
 from phpq.data import LabelledImages, decode_square
+from phpq.data.ahead import read_ahead
 from phpq.data.augment import Views
 from phpq.errors import ConfigError, FormatError, ShapeError
 from phpq.model.checkpoint import (
@@ -185,11 +187,10 @@ def embed_images(
     network: Method, images: Images, config: DataConfig, *, batch_size: int = 64
 ) -> NDArray[np.float32]:
     """Decode and embed images in flat memory: (N, D) float32."""
-    items = _as_list(images)
-    if not len(items):
+    if not _sources(images)[1]:
         return np.empty((0, network.embedding_dim), np.float32)
     function, device = _embedding(network, config)
-    result = apply_to_images(function, items, config, device=device, batch_size=batch_size)
+    result = apply_to_images(function, images, config, device=device, batch_size=batch_size)
     return result.cpu().numpy()
 
 
@@ -242,7 +243,7 @@ def apply_to_images(
     """Decode images and do as `apply_to_pixels`, in flat memory; at least one image."""
     parts = [
         apply_to_pixels(function, squares, config, device=device, batch_size=batch_size)
-        for squares in _squares(_as_list(images), config, batch_size)
+        for squares in _squares(images, config, batch_size)
     ]
     return torch.cat(parts)
 
@@ -255,48 +256,25 @@ def _embedding(
     return (lambda images: network.embed(images, mirrored=config.eval_flip)), device
 
 
-def _squares(
-    images: Sequence[Path | Image.Image], config: DataConfig, batch_size: int
-) -> Iterator[NDArray[np.uint8]]:
-    """Decode in parallel, a batch ahead of the network."""
-    with ThreadPoolExecutor() as pool:
-        pending: list[Future[NDArray[np.uint8]]] = []
-        for start in range(0, len(images), batch_size):
-            rows = range(start, min(start + batch_size, len(images)))
-            following = [pool.submit(_square_at, images, row, config) for row in rows]
-            if pending:
-                yield np.stack([future.result() for future in pending])
-            pending = following
-        if pending:
-            yield np.stack([future.result() for future in pending])
+def _squares(images: Images, config: DataConfig, batch_size: int) -> Iterator[NDArray[np.uint8]]:
+    """Yield batches of (B, 3, S, S) squares, decoded ahead of the network."""
+    source, count = _sources(images)
+
+    def decode(row: int) -> NDArray[np.uint8]:
+        return decode_square(source(row), config)
+
+    with closing(read_ahead(range(count), decode, ahead=2 * batch_size)) as squares:
+        while batch := list(islice(squares, batch_size)):
+            yield np.stack(batch)
 
 
-def _square_at(
-    images: Sequence[Path | Image.Image], row: int, config: DataConfig
-) -> NDArray[np.uint8]:
-    return decode_square(images[row], config)
-
-
-class _SetImages(Sequence[Path | Image.Image]):
-    """A labelled set as a sequence of what `decode_square` takes."""
-
-    def __init__(self, images: LabelledImages) -> None:
-        self.images = images
-
-    def __len__(self) -> int:
-        return len(self.images)
-
-    def __getitem__(self, index):  # type: ignore[no-untyped-def]
-        return self.images.path(index) or self.images.read(index)
-
-
-def _as_list(images: Images) -> Sequence[Path | Image.Image]:
+def _sources(images: Images) -> tuple[Callable[[int], Path | Image.Image], int]:
+    """Return what gives each image as `decode_square` takes it, and how many there are."""
     if isinstance(images, LabelledImages):
-        return _SetImages(images)
-    if isinstance(images, _SetImages):
-        return images
+        return (lambda row: images.path(row) or images.read(row)), len(images)
     items = [images] if isinstance(images, str | Path | Image.Image) else images
-    return [Path(item) if isinstance(item, str) else item for item in items]
+    files = [Path(item) if isinstance(item, str) else item for item in items]
+    return files.__getitem__, len(files)
 
 
 def _from_hub(name: str) -> Path:

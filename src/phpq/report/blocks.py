@@ -35,19 +35,12 @@ class Headline:
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """A table; the first column names the rows.
+    """A table; numbers are set to the right, floats with two decimals, None as a dash."""
 
-    Attributes:
-        rows: Tuples of cells; numbers are set to the right, floats with two decimals,
-            None as a dash.
-        caption: A sentence above the table; may be empty.
-        strong_row: Index of a row to emphasise.
-    """
-
-    columns: tuple[str, ...]
+    columns: tuple[str, ...]  # the first names the rows
     rows: tuple[tuple[Cell, ...], ...]
-    caption: str = ""
-    strong_row: int | None = None
+    caption: str = ""  # a sentence above the table
+    strong_row: int | None = None  # index of a row to emphasise
 
     def __post_init__(self) -> None:
         for row in self.rows:
@@ -60,21 +53,13 @@ class Table:
 
 @dataclass(frozen=True, slots=True)
 class Figure:
-    """A picture with a caption.
+    """A picture with a caption."""
 
-    Attributes:
-        image: The bytes of a PNG.
-        alt: What it shows, for those who do not see it.
-        caption: A sentence below it.
-        wide: Wider than the text: on a small screen it scrolls sideways and keeps its size.
-        file: Where its file lies beside a Markdown page, which leaves out figures without one.
-    """
-
-    image: bytes
-    alt: str
-    caption: str = ""
-    wide: bool = False
-    file: str = ""
+    image: bytes  # a PNG
+    alt: str  # what it shows, for those who do not see it
+    caption: str = ""  # a sentence below it
+    wide: bool = False  # wider than the text: on a small screen it scrolls and keeps its size
+    file: str = ""  # its place beside a Markdown page, which leaves out figures without one
 
     @property
     def data_uri(self) -> str:

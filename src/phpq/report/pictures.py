@@ -32,30 +32,17 @@ _TICK, _CROSS = "\N{HEAVY CHECK MARK}", "\N{HEAVY BALLOT X}"
 
 @dataclass(frozen=True, slots=True)
 class HitRow:
-    """One query and what was found for it.
+    """One query and what was found for it."""
 
-    Attributes:
-        query: Number of the query image.
-        query_class: Its class, as shown.
-        hits: Numbers of the gallery images, best first.
-        hit_classes: Their classes, as shown.
-        right: Which of them have the query's class.
-    """
-
-    query: int
-    query_class: str
-    hits: tuple[int, ...]
-    hit_classes: tuple[str, ...]
-    right: tuple[bool, ...]
+    query: int  # number of the query image
+    query_class: str  # as shown
+    hits: tuple[int, ...]  # numbers of the gallery images, best first
+    hit_classes: tuple[str, ...]  # as shown
+    right: tuple[bool, ...]  # which of them have the query's class
 
 
 def spread_queries(labels: IntArray, count: int) -> list[int]:
-    """Pick the first query of classes spread evenly over all: chosen before a result is seen.
-
-    Args:
-        labels: Class of each query.
-        count: Most classes to pick.
-    """
+    """Pick the first query of `count` classes spread evenly over all, before a result is seen."""
     classes, first = np.unique(labels, return_index=True)
     places = np.linspace(0, len(classes) - 1, min(count, len(classes)))
     return [int(first[round(place)]) for place in places]
@@ -101,16 +88,9 @@ def draw_hits(
     gallery_image: Callable[[int], Image],
     tile: int = 112,
 ) -> bytes:
-    """Draw the queries with their hits.
+    """Draw at least one row of `hit_rows`, with images by number in any size; returns a PNG.
 
-    Args:
-        rows: From `hit_rows`; at least one.
-        query_image: Number of a query -> its image, any size and mode.
-        gallery_image: Number of a gallery row -> its image.
-        tile: Side of an image in the picture, pixels.
-
-    Returns:
-        A PNG.
+    `tile` is the side of an image in the picture, pixels.
     """
     from PIL import Image, ImageDraw
 

@@ -23,21 +23,13 @@ TAUS = (0.25, 0.5, 0.75, 1)
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """A row of a table.
+    """A row of a table."""
 
-    Attributes:
-        name: Unique in its table, and that of the paper's row where it has one.
-        title: As printed.
-        settings: What it changes besides the method's recipe, in texts.
-        method: One of `RECIPES`.
-        group: A heading it stands under.
-    """
-
-    name: str
-    title: str
-    settings: tuple[str, ...] = ()
-    method: str = "phpq"
-    group: str = ""
+    name: str  # unique in its table, and that of the paper's row where it has one
+    title: str  # as printed
+    settings: tuple[str, ...] = ()  # what it changes besides the method's recipe, in texts
+    method: str = "phpq"  # one of `RECIPES`
+    group: str = ""  # a heading it stands under
 
     @property
     def figure_title(self) -> str:
@@ -48,12 +40,10 @@ class Row:
 
 
 def rows_of(target: str, base: RunConfig, methods: Sequence[str] = ()) -> tuple[Row, ...]:
-    """Return the rows that a table or figure needs.
+    """Return the rows that a table or figure, one of `TARGETS` but "all", needs.
 
-    Args:
-        target: One of `TARGETS` but "all".
-        base: Settings before any method; variants change them.
-        methods: Only these, for tables of methods; all of them if empty.
+    Variants change `base`, the settings before any method. Tables of methods have only the given
+    ones; all of them if there are none.
     """
     if target == "table1":
         return _method_rows(base, methods)
@@ -85,9 +75,8 @@ def _method_rows(base: RunConfig, methods: Sequence[str]) -> tuple[Row, ...]:
     # The backbone as it starts: a network that was not pretrained knows no ImageNet.
     start = "untrained" if base.model.weights == "none" else "ImageNet"
     rows = []
-    for name, recipe in RECIPES.items():
-        if methods and name not in methods:
-            continue
+    for name in [name for name in RECIPES if not methods or name in methods]:
+        recipe = RECIPES[name]
         rows.append(Row(name, recipe.title, (), name, recipe.kind))
         if recipe.kind == "shallow":
             settings = ("method.features=imagenet",)

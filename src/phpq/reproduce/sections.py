@@ -28,17 +28,21 @@ _FAR = 5.0  # points below the paper from which a page must say why
 
 
 def table_section(table: Data, notes: Mapping[str, str]) -> Section:
-    """Show a table: theirs and ours, last and best epochs, seconds, and what to know of it.
+    """Show a table of `build_table`: theirs and ours, epochs, seconds, and what to know of it.
 
-    Args:
-        table: From `build_table`.
-        notes: Words of people about a row ("dsh") or a table ("table1"), by name.
+    The notes are words of people about a row ("dsh") or a table ("table1"), by name.
     """
-    remarks = _remarks(table, notes)
+    remarks, data = _remarks(table, notes), table["dataset"]
     blocks: list[Block] = [_main(table)]
     blocks += [Note(tuple(remarks), as_list=True)] if remarks else []
     blocks += [_epochs(table), *_ties(table), _seconds(table), _facts(table)]
-    return Section(TITLES[table["table"]], tuple(blocks), lead=_lead(table))
+    lead = (
+        f"{data['name']}: {data['queries']:,} queries against {data['gallery']:,} images of "
+        f"{data['classes']:,} classes. {table['unit']}."
+    )
+    if table["paper"] is not None:
+        lead += f" The paper's numbers: {table['paper']['source']}."
+    return Section(TITLES[table["table"]], tuple(blocks), lead=lead)
 
 
 def standing_lines(table: Data) -> list[str]:
@@ -58,25 +62,14 @@ def standing_lines(table: Data) -> list[str]:
     return lines
 
 
-def _lead(table: Data) -> str:
-    data = table["dataset"]
-    text = (
-        f"{data['name']}: {data['queries']:,} queries against {data['gallery']:,} images of "
-        f"{data['classes']:,} classes. {table['unit']}."
-    )
-    if table["paper"] is not None:
-        text += f" The paper's numbers: {table['paper']['source']}."
-    return text
-
-
 def _main(table: Data) -> Table:
     theirs = table["paper"] is not None
     gains = "delta" in table["rows"][0]["cells"][str(table["bits"][0])]
-    best = {str(bits): _best(table, str(bits)) for bits in table["bits"]}
 
     def ours(row: Data, bits: str) -> str:
-        mean = row["cells"][bits]["mean"]
-        mark = f" {_BEST}" if mean is not None and mean == best[bits] else ""
+        mean, means = row["cells"][bits]["mean"], [r["cells"][bits]["mean"] for r in table["rows"]]
+        best = max((value for value in means if value is not None), default=None)
+        mark = f" {_BEST}" if mean is not None and mean == best else ""
         return _score(row, bits, "mean", "std") + mark
 
     columns: dict[str, Show] = {
@@ -94,15 +87,10 @@ def _main(table: Data) -> Table:
     if any(row["reconstruction"] for row in table["rows"]):
         caption += f" {RECONSTRUCTED}: our reconstruction; its file says of what."
     names = [row["name"] for row in table["rows"]]
-    return replace(
-        _by_bits(
-            table,
-            "method" if table["table"] == "table1" else "row",
-            {name: show for name, show in columns.items() if name not in left_out},
-            caption,
-        ),
-        strong_row=names.index("phpq") if "phpq" in names else None,
-    )
+    title = "method" if table["table"] == "table1" else "row"
+    shown = {name: show for name, show in columns.items() if name not in left_out}
+    strong = names.index("phpq") if "phpq" in names else None
+    return replace(_by_bits(table, title, shown, caption), strong_row=strong)
 
 
 def _epochs(table: Data) -> Table:
@@ -155,11 +143,7 @@ def _seconds(table: Data) -> Table:
 def _by_bits(table: Data, title: str, columns: Mapping[str, Show], caption: str) -> Table:
     """Show some figures of every cell: for each code length the same columns side by side.
 
-    Args:
-        table: From `build_table`.
-        title: Of the first column, which names the rows.
-        columns: Heading -> what it shows of a row at a code length.
-        caption: Of the table.
+    `title` is that of the first column, which names the rows; `columns` are by heading.
     """
     headings = [title]
     for bits in table["bits"]:
@@ -250,8 +234,3 @@ def _marked(value: float | None, row: Data, deviation: float | None = None) -> s
 
 def _signed(value: float | None) -> str:
     return "\N{EN DASH}" if value is None else f"{value:+.2f}"
-
-
-def _best(table: Data, bits: str) -> float | None:
-    values = [row["cells"][bits]["mean"] for row in table["rows"]]
-    return max((value for value in values if value is not None), default=None)

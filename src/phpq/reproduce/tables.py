@@ -11,7 +11,7 @@ from typing import Any
 
 from phpq.config import RECIPES
 from phpq.reproduce.grid import GridPlan
-from phpq.reproduce.paper import PAPER, PaperTable
+from phpq.reproduce.paper import PAPER
 from phpq.reproduce.rows import Row
 
 Records = Mapping[str, dict[str, Any]]
@@ -20,16 +20,10 @@ UNIT = "MAP in per cent over the whole gallery, ties in random order, last epoch
 
 
 def build_table(plan: GridPlan, target: str, records: Records) -> dict[str, Any]:
-    """Lay out one table.
-
-    Args:
-        plan: What was asked for.
-        target: A table of it.
-        records: Of finished cells, by key; cells that are missing leave gaps.
-    """
+    """Lay out one table of a plan; cells without a record leave gaps."""
     theirs = PAPER.get(plan.subject.name, {}).get(target)
     rows = [
-        _row(plan, target, row, records, theirs, learned)
+        _row(plan, target, row, records, learned)
         for row in plan.rows[target]
         for learned in ((True, False) if RECIPES[row.method].learned_database else (None,))
     ]
@@ -61,12 +55,7 @@ def build_table(plan: GridPlan, target: str, records: Records) -> dict[str, Any]
 
 
 def _row(
-    plan: GridPlan,
-    target: str,
-    row: Row,
-    records: Records,
-    theirs: PaperTable | None,
-    learned: bool | None,
+    plan: GridPlan, target: str, row: Row, records: Records, learned: bool | None
 ) -> dict[str, Any]:
     """Return a row as it is printed.
 
@@ -78,31 +67,29 @@ def _row(
     if learned is not None:
         title += ", database learned from labels" if learned else ", database encoded"
         name += "" if learned else "-encoded"
-    shallow = recipe.kind == "shallow"
-    # The paper's numbers are about learned databases and fine-tuned features.
-    compared = theirs is not None and learned is not False
-    compared = compared and (not shallow or row.name == row.method)
+    shallow, tuned = recipe.kind == "shallow", row.name == row.method
+    theirs = PAPER.get(plan.subject.name, {}).get(target)
+    if learned is False or (shallow and not tuned):
+        theirs = None  # the paper's numbers are about learned databases and fine-tuned features
     cells = {}
     for bits in plan.bits:
         keys = [plan.places[target, row.name, bits, seed] for seed in plan.seeds]
-        cell = _cell(
-            [records[k] for k in keys if k in records], "map_learned" if learned else "map"
-        )
-        if theirs is not None and compared:
+        found = [records[key] for key in keys if key in records]
+        cell = _cell(found, "map_learned" if learned else "map")
+        if theirs is not None:
             cell["paper"] = theirs.meant(row.name, bits)
             if theirs.offset:
                 cell["paper_printed"] = theirs.printed(row.name, bits)
             if cell["paper"] is not None and cell["mean"] is not None:
                 cell["difference"] = round(cell["mean"] - cell["paper"], 2)
         cells[str(bits)] = cell
-    features = "finetuned" if row.name == row.method else "imagenet"
     return {
         "name": name,
         "title": title,
         "method": row.method,
         "group": row.group,
         "settings": list(row.settings),
-        "features": features if shallow else None,
+        "features": ("finetuned" if tuned else "imagenet") if shallow else None,
         "database": "learned" if learned else "encoded",
         "reconstruction": recipe.reconstruction,
         "cells": cells,

@@ -5,7 +5,7 @@ import math
 import pytest
 from PIL import Image, ImageDraw
 
-from phpq.data.synthetic.pen import Pen, arc, ellipse, mix, shade, smooth
+from phpq.data.synthetic.pen import Pen, arc, ellipse, mix, path, shade, smooth
 
 
 def pen(scale: float = 10.0) -> Pen:
@@ -32,6 +32,10 @@ def test_curves_pass_through_their_points() -> None:
     points = [(0.0, 0.0), (1.0, 0.0), (1.0, 1.0), (0.0, 2.0)]
     assert smooth(points, 4)[::4] == points
     assert len(smooth(points, 4)) == 16
+
+
+def test_a_path_is_read_from_text() -> None:
+    assert path("0.5,-0.1 0,2") == [(0.5, -0.1), (0.0, 2.0)]
 
 
 def test_arcs_and_ellipses_lie_on_the_curve() -> None:

@@ -1,9 +1,7 @@
 """Synthetic plumage: stylised birds whose species differ only in small local marks."""
 
 from phpq.data.synthetic.dataset import (
-    MarkBox,
     PlumageReader,
-    mark_boxes,
     mark_mask,
     open_plumage,
     plumage,
@@ -12,12 +10,10 @@ from phpq.data.synthetic.dataset import (
 from phpq.data.synthetic.species import Marks, Species, draw_species
 
 __all__ = [
-    "MarkBox",
     "Marks",
     "PlumageReader",
     "Species",
     "draw_species",
-    "mark_boxes",
     "mark_mask",
     "open_plumage",
     "plumage",

@@ -6,7 +6,7 @@ import random
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from phpq.data.synthetic.pen import Colour, Pen, Point, arc, ellipse, mix, shade, smooth
+from phpq.data.synthetic.pen import Colour, Pen, Point, arc, ellipse, mix, path, shade, smooth
 from phpq.data.synthetic.species import Marks
 
 COLOURS: dict[str, Colour] = {
@@ -25,72 +25,44 @@ SHOULDER, WING_TIP = (0.13, -0.17), (-0.74, 0.20)
 TAIL_BASE, TAIL_TIP = (-0.46, 0.06), (-1.06, 0.22)
 
 _BODY = smooth(
-    [
-        (0.56, -0.12),
-        (0.55, 0.12),
-        (0.38, 0.35),
-        (0.08, 0.45),
-        (-0.26, 0.38),
-        (-0.50, 0.20),
-        (-0.60, 0.06),
-        (-0.42, -0.12),
-        (-0.10, -0.30),
-        (0.14, -0.46),
-        (0.42, -0.36),
-    ]
+    path(
+        "0.56,-0.12 0.55,0.12 0.38,0.35 0.08,0.45 -0.26,0.38 -0.50,0.20 -0.60,0.06 "
+        "-0.42,-0.12 -0.10,-0.30 0.14,-0.46 0.42,-0.36"
+    )
 )
 _BELLY = smooth(
-    [
-        (0.53, -0.10),
-        (0.53, 0.12),
-        (0.37, 0.33),
-        (0.08, 0.43),
-        (-0.25, 0.36),
-        (-0.44, 0.22),
-        (-0.12, 0.18),
-        (0.14, 0.06),
-        (0.33, -0.14),
-    ]
+    path(
+        "0.53,-0.10 0.53,0.12 0.37,0.33 0.08,0.43 -0.25,0.36 -0.44,0.22 -0.12,0.18 0.14,0.06 "
+        "0.33,-0.14"
+    )
 )
 _BEAKS: dict[str, list[Point]] = {
-    "short": [(0.0, -0.105), (0.1, -0.075), (0.21, 0.01), (0.1, 0.075), (0.0, 0.1)],
-    "long": [(0.0, -0.065), (0.2, -0.04), (0.46, 0.015), (0.2, 0.04), (0.0, 0.06)],
-    "hooked": [(0.0, -0.1), (0.13, -0.1), (0.25, -0.02), (0.27, 0.15), (0.17, 0.06), (0.0, 0.08)],
+    "short": path("0,-0.105 0.1,-0.075 0.21,0.01 0.1,0.075 0,0.1"),
+    "long": path("0,-0.065 0.2,-0.04 0.46,0.015 0.2,0.04 0,0.06"),
+    "hooked": path("0,-0.1 0.13,-0.1 0.25,-0.02 0.27,0.15 0.17,0.06 0,0.08"),
 }
-_BROW = [(0.62, -0.47), (0.46, -0.54), (0.28, -0.52), (0.12, -0.44), (0.28, -0.455), (0.46, -0.445)]
 _FACE: dict[str, list[Point]] = {  # in the order in which they are painted
-    "crown": [
-        *arc(HEAD, HEAD_RADIUS * 0.97, HEAD_RADIUS * 0.93, 205, 308, 18),
-        (0.48, -0.62),
-        (0.30, -0.61),
-    ],
-    "throat": [
-        *arc(HEAD, HEAD_RADIUS * 0.98, HEAD_RADIUS * 0.94, 28, 100, 14),
-        (0.36, -0.27),
-        (0.52, -0.345),
-    ],
-    "eye_stripe": smooth(_BROW, 4),
+    "crown": arc(HEAD, HEAD_RADIUS * 0.97, HEAD_RADIUS * 0.93, 205, 308, 18)
+    + path("0.48,-0.62 0.30,-0.61"),
+    "throat": arc(HEAD, HEAD_RADIUS * 0.98, HEAD_RADIUS * 0.94, 28, 100, 14)
+    + path("0.36,-0.27 0.52,-0.345"),
+    "eye_stripe": smooth(
+        path("0.62,-0.47 0.46,-0.54 0.28,-0.52 0.12,-0.44 0.28,-0.455 0.46,-0.445"), 4
+    ),
     "eye_ring": ellipse(EYE, EYE_RADIUS * 1.7, EYE_RADIUS * 1.7),
 }
 
 
 @dataclass(frozen=True, slots=True)
 class Bird:
-    """One bird of a species: how it holds itself and how it is worn, which tells nothing.
+    """One bird of a species: how it holds itself and how it is worn, which tells nothing."""
 
-    Attributes:
-        head: Turn of the head in degrees, like `tail` and `wing`.
-        coat: Colour of back and head; no species has its own.
-        belly: Colour of the under side.
-        wear: How far each mark has faded into the colour around it, from 0 to 1.
-    """
-
-    head: float
+    head: float  # turn in degrees
     tail: float
     wing: float
-    coat: Colour
+    coat: Colour  # of back and head; no species has its own
     belly: Colour
-    wear: Mapping[str, float]
+    wear: Mapping[str, float]  # how far each mark has faded into its surroundings, from 0 to 1
 
     def ink(self, mark: str, colour: str, ground: Colour) -> Colour:
         """Return the worn colour of a mark on the colour around it."""
@@ -99,17 +71,11 @@ class Bird:
 
 @dataclass(frozen=True, slots=True)
 class MarkSite:
-    """The place of a mark on the canvas, drawn or not.
+    """The place of a mark on the canvas, drawn or not."""
 
-    Attributes:
-        mark: Name of the field of `Marks`.
-        value: Its value; "none" is a place left plain.
-        shapes: Outlines in canvas pixels.
-    """
-
-    mark: str
-    value: str
-    shapes: tuple[tuple[Point, ...], ...]
+    mark: str  # the name of the field of `Marks`
+    value: str  # "none" is a place left plain
+    shapes: tuple[tuple[Point, ...], ...]  # outlines in canvas pixels
 
 
 def draw_bird(pen: Pen, marks: Marks, bird: Bird, rng: random.Random) -> list[MarkSite]:

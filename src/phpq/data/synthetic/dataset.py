@@ -6,7 +6,6 @@ by itself, in any order and any process, and a larger set contains the smaller o
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -23,21 +22,13 @@ from phpq.errors import DataError, nearest_hint
 
 @dataclass(frozen=True, slots=True)
 class PlumageReader:
-    """Draws the images of one split; image i is image `i % per_species` of its species.
+    """Draws the images of one split; image i is image `i % per_species` of its species."""
 
-    Attributes:
-        seed: Another seed draws other species and other scenes.
-        split: The two splits never share a scene.
-        marks: What each species looks like.
-        per_species: Images of each species.
-        size: Side of an image in pixels.
-    """
-
-    seed: int
-    split: Literal["train", "test"]
-    marks: tuple[Marks, ...]
-    per_species: int
-    size: int
+    seed: int  # another seed draws other species and other scenes
+    split: Literal["train", "test"]  # which never share a scene
+    marks: tuple[Marks, ...]  # what each species looks like
+    per_species: int  # images of each species
+    size: int  # side of an image in pixels
 
     def read(self, index: int) -> Image.Image:
         """Return image `index` in mode RGB."""
@@ -48,27 +39,6 @@ class PlumageReader:
         species, number = divmod(index, self.per_species)
         key = f"plumage {self.seed} {species} {self.split} {number}"
         return draw_picture(self.marks[species], size=self.size, key=key)
-
-
-@dataclass(frozen=True, slots=True)
-class MarkBox:
-    """The box around one mark of an image, in pixels from the top left corner.
-
-    Attributes:
-        mark: As in "eye_ring"; a field of `Marks`.
-        value: As in "white"; "none" is a place that this species leaves plain, which also tells.
-        left: First column; boxes are clipped to the image.
-        top: First row.
-        right: One past the last column.
-        bottom: One past the last row.
-    """
-
-    mark: str
-    value: str
-    left: int
-    top: int
-    right: int
-    bottom: int
 
 
 def plumage(
@@ -139,27 +109,6 @@ def open_plumage(options: str = "", *, seed: int = 0) -> Dataset:
     return plumage(**given)
 
 
-def mark_boxes(images: LabelledImages, index: int) -> tuple[MarkBox, ...]:
-    """Find the marks of a drawn image.
-
-    Args:
-        images: Plumage, or a subset of it.
-        index: Position of the image.
-
-    Returns:
-        A box for every mark that lies at least partly inside the image, drawn or left plain.
-    """
-    reader, position = _plumage_source(images, index)
-    boxes = []
-    for site in reader.picture(position).sites:
-        points = np.array([point for shape in site.shapes for point in shape])
-        left, top = np.floor(points.min(axis=0)).astype(int).clip(0, reader.size).tolist()
-        right, bottom = np.ceil(points.max(axis=0)).astype(int).clip(0, reader.size).tolist()
-        if left < right and top < bottom:
-            boxes.append(MarkBox(site.mark, site.value, left, top, right, bottom))
-    return tuple(boxes)
-
-
 def mark_mask(images: LabelledImages, index: int) -> NDArray[np.bool_]:
     """Find the pixels of all marks of a drawn image, those left plain included.
 
@@ -170,42 +119,30 @@ def mark_mask(images: LabelledImages, index: int) -> NDArray[np.bool_]:
     Returns:
         (size, size) bool, true where a mark may be.
     """
-    reader, position = _plumage_source(images, index)
+    reader = images.reader
+    if not isinstance(reader, PlumageReader):
+        raise DataError(f"{images.name!r} is not plumage: only drawn birds have known marks.")
     mask = Image.new("1", (reader.size, reader.size))
     draw = ImageDraw.Draw(mask)
-    for site in reader.picture(position).sites:
+    for site in reader.picture(images.place(index)).sites:
         for shape in site.shapes:
             draw.polygon(list(shape), fill=1)
     return np.asarray(mask, dtype=np.bool_)
 
 
-def write_plumage(
-    folder: Path, dataset: Dataset, *, progress: Callable[[int, int], None] | None = None
-) -> Path:
+def write_plumage(folder: Path, dataset: Dataset) -> Path:
     """Write a plumage data set as PNG files `train/<species>/<number>.png` and `test/...`.
 
     Args:
         folder: Made if need be; files of the same name are replaced.
         dataset: From `plumage`.
-        progress: Called with (images done, images in all).
 
     Returns:
         `folder`.
     """
-    total, done = len(dataset.train) + len(dataset.test), 0
     for images in (dataset.train, dataset.test):
         for index, name in enumerate(images.ids):
             path = folder / name
             path.parent.mkdir(parents=True, exist_ok=True)
             images.read(index).save(path)
-            done += 1
-            if progress:
-                progress(done, total)
     return folder
-
-
-def _plumage_source(images: LabelledImages, index: int) -> tuple[PlumageReader, int]:
-    reader, position = images.source(index)
-    if not isinstance(reader, PlumageReader):
-        raise DataError(f"{images.name!r} is not plumage: only drawn birds have known marks.")
-    return reader, position

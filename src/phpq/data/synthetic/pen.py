@@ -18,15 +18,10 @@ Matrix = tuple[float, float, float, float, float, float]  # x' = a x + b y + e, 
 
 @dataclass(frozen=True, slots=True)
 class Pen:
-    """Draws on a canvas through an affine map.
+    """Draws on a canvas through an affine map."""
 
-    Attributes:
-        draw: The canvas, several times the size of the final image.
-        matrix: From the pen's units to canvas pixels.
-    """
-
-    draw: ImageDraw.ImageDraw
-    matrix: Matrix
+    draw: ImageDraw.ImageDraw  # the canvas, several times the size of the final image
+    matrix: Matrix  # from the pen's units to canvas pixels
 
     @property
     def scale(self) -> float:
@@ -75,8 +70,13 @@ def _compose(outer: Matrix, inner: Matrix) -> Matrix:
     )
 
 
+def path(text: str) -> list[Point]:
+    """Return the points of a text such as "0.5,-0.1 0.4,0.2"."""
+    return [(float(x), float(y)) for x, y in (pair.split(",") for pair in text.split())]
+
+
 def smooth(points: Sequence[Point], steps: int = 5) -> list[Point]:
-    """Return a closed Catmull-Rom curve through the points, `steps` points a segment."""
+    """Return a closed Catmull-Rom curve through the points, `steps` points per segment."""
     curve: list[Point] = []
     n = len(points)
     for i in range(n):

@@ -40,15 +40,10 @@ _BARK: tuple[Colour, ...] = ((98, 76, 60), (122, 100, 82), (76, 66, 62))
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Picture:
-    """One drawn image.
+    """One drawn image."""
 
-    Attributes:
-        image: Mode RGB, square.
-        sites: Where each mark is, in pixels of `image`.
-    """
-
-    image: Image.Image
-    sites: tuple[MarkSite, ...]
+    image: Image.Image  # mode RGB, square
+    sites: tuple[MarkSite, ...]  # where each mark is, in pixels of `image`
 
 
 def draw_picture(marks: Marks, *, size: int, key: str) -> Picture:
@@ -168,10 +163,7 @@ def _hide(rng: random.Random, pen: Pen) -> None:
 
 
 def _light(rng: random.Random, size: int) -> NDArray[np.float32]:
-    """Return (size, size, 4) float32: a gain a channel, and an offset common to all.
-
-    Brightness, contrast, a colour cast, and a fall-off across the picture.
-    """
+    """Return (size, size, 4) float32: a gain per channel, and an offset common to all."""
     contrast, brightness = rng.uniform(0.7, 1.15), rng.uniform(-26, 20)
     angle, fall = rng.uniform(0, 2 * math.pi), rng.uniform(0.0, 0.22)
     axis = np.linspace(-0.5, 0.5, size, dtype=np.float32)

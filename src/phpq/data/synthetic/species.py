@@ -1,6 +1,6 @@
 """What tells the drawn species apart: small local marks, and nothing else.
 
-A species is one value a mark. Species come in families of four look-alikes, which share all marks
+A species is one value per mark. Species come in families of four look-alikes, which share all marks
 but one with the first of them, so that telling them apart needs a look at one small place.
 """
 
@@ -65,17 +65,10 @@ _PATTERNS = {"streaks": "streaked", "spots": "spotted", "bars": "breast_barred"}
 
 @dataclass(frozen=True, slots=True)
 class Species:
-    """A drawn species.
+    """A drawn species."""
 
-    Attributes:
-        name: Unique, as in "007.Red_crowned_Finch".
-        marks: What it looks like.
-        told_by: The mark that tells it from the first species of its family.
-    """
-
-    name: str
+    name: str  # unique, as in "007.Red_crowned_Finch", after what tells it from its family's first
     marks: Marks
-    told_by: str
 
 
 def draw_species(num_species: int, *, seed: int) -> tuple[Species, ...]:
@@ -106,9 +99,8 @@ def draw_species(num_species: int, *, seed: int) -> tuple[Species, ...]:
         if marks not in seen:
             seen.add(marks)
             family = families[position // FAMILY_SIZE % len(families)]
-            drawn.append(
-                Species(f"{position:03d}.{_epithet(marks, told_by)}_{family}", marks, told_by)
-            )
+            name = f"{position:03d}.{_epithet(marks, told_by)}_{family}"
+            drawn.append(Species(name, marks))
     return tuple(drawn)
 
 

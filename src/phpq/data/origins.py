@@ -17,8 +17,8 @@ from typing import Any
 
 from PIL import Image
 
+from phpq.data.places import Place, is_uri, open_place, read_uri
 from phpq.errors import BadImageError
-from phpq.gallery.places import Place, is_uri, open_place, read_uri
 
 _BLOCK = 64  # images of a Parquet column that are held at once
 _BLOCKS = 4  # such blocks: threads read a little out of order
@@ -26,13 +26,9 @@ _BLOCKS = 4  # such blocks: threads read a little out of order
 
 @dataclass(frozen=True, slots=True)
 class RemoteFile:
-    """A file that fsspec reads.
+    """A file that fsspec reads."""
 
-    Attributes:
-        uri: As in s3://bucket/birds/1.jpg.
-    """
-
-    uri: str
+    uri: str  # as in s3://bucket/birds/1.jpg
 
     def read(self) -> bytes:
         """Return its content."""
@@ -44,19 +40,12 @@ class RemoteFile:
 
 @dataclass(frozen=True, slots=True)
 class TableCell:
-    """The bytes of an image file in a row of a Parquet file or a Lance dataset.
+    """The bytes of an image file in a row of a Parquet file or a Lance dataset."""
 
-    Attributes:
-        table: Path or URI of the table.
-        row: Counted from 0.
-        column: Binary, or a struct with a binary field `bytes`.
-        version: Of a Lance dataset; None for a Parquet file.
-    """
-
-    table: str
-    row: int
-    column: str
-    version: int | None = None
+    table: str  # path or URI
+    row: int  # counted from 0
+    column: str  # binary, or a struct with a binary field `bytes`
+    version: int | None = None  # of a Lance dataset
 
     def read(self) -> bytes:
         """Return its content."""
@@ -79,7 +68,7 @@ Origin = Path | RemoteFile | TableCell | bytes | Image.Image
 
 def origin_at(place: Path | str) -> Path | RemoteFile:
     """Return the origin of a path or a URI."""
-    return RemoteFile(str(place)) if is_uri(place) else Path(place)
+    return RemoteFile(str(place)) if is_uri(place) else Path(place).expanduser()
 
 
 def uri_of(origin: Origin) -> str | None:
@@ -156,9 +145,7 @@ class _ParquetColumn:
         self._next += len(values)
 
 
-@lru_cache(maxsize=4)
-def _parquet_column(table: str, column: str) -> _ParquetColumn:
-    return _ParquetColumn(table, column)
+_parquet_column = lru_cache(maxsize=4)(_ParquetColumn)
 
 
 @lru_cache(maxsize=4)

@@ -11,18 +11,17 @@ from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
 from typing import IO, Any
 
-from phpq.data.folder import natural_key
+from phpq.data.folder import HIDDEN, natural_key
 from phpq.errors import ConfigError, DataError, PhpqError
 
 Place = Path | str  # a path, or a URI
-HIDDEN = (".", "__MACOSX")
 _URI = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+://")
 _ATTEMPTS = 3  # at a file elsewhere: networks fail for moments
 _PAUSE = 0.5  # seconds before the second attempt, twice that before the third
 
 
 def is_uri(text: object) -> bool:
-    """Say whether a text names a file elsewhere, as in s3://bucket/birds/1.jpg."""
+    """Return whether a text names a file elsewhere, as in s3://bucket/birds/1.jpg."""
     return isinstance(text, str) and _URI.match(text) is not None
 
 
@@ -41,7 +40,7 @@ def beside(place: Place, name: str) -> Place:
 
 
 def exists(place: str) -> bool:
-    """Say whether there is a file; False where that cannot be known."""
+    """Return whether there is a file; False where that cannot be known."""
     if not is_uri(place):
         return Path(place).is_file()
     try:
@@ -52,11 +51,7 @@ def exists(place: str) -> bool:
 
 
 def open_place(place: Place) -> IO[bytes]:
-    """Open a file for reading.
-
-    Raises:
-        DataError: If it cannot be opened.
-    """
+    """Open a file for reading; a `DataError` names one that cannot be opened."""
     try:
         if isinstance(place, Path):
             return place.open("rb")
@@ -70,7 +65,7 @@ def open_place(place: Place) -> IO[bytes]:
 
 
 def read_uri(uri: str) -> bytes:
-    """Return the content of a file elsewhere; a failure that may pass is met with patience.
+    """Return the content of a file elsewhere; what may be a passing failure is tried again.
 
     Raises:
         OSError: If it cannot be read.
@@ -91,49 +86,35 @@ def read_uri(uri: str) -> bytes:
 
 
 def walk_uri(root: str, extensions: frozenset[str]) -> Iterator[tuple[str, str]]:
-    """Yield files elsewhere, a folder at a time, in natural order; hidden ones are left out.
+    """Yield files of a folder elsewhere as `walk_images` does: path relative to it, and URI.
 
     Args:
         root: The URI of a folder.
         extensions: Of the files that are wanted, in lower case.
-
-    Yields:
-        The path relative to the folder, and the URI.
     """
     files, top = filesystem(root)
-    top = top.rstrip("/")
-    waiting = [top]
-    while waiting:
-        folder = waiting.pop()
-        entries = [
-            (name, kind)
-            for name, kind in _listed(files, folder, root)
-            if not PurePosixPath(name).name.startswith(HIDDEN)
-        ]
-        for name, kind in entries:
-            if kind == "file" and suffix_of(name) in extensions:
-                yield name[len(top) :].lstrip("/"), files.unstrip_protocol(name)
-        folders = [name for name, kind in entries if kind == "directory"]
-        waiting += [name for name in reversed(folders) if not name.endswith(".lance")]
-
-
-def _listed(files: Any, folder: str, root: str) -> list[tuple[str, str]]:
-    """Return paths and types of what is in a folder, in natural order."""
-    try:
-        entries = files.ls(folder or "/", detail=True)
-    except Exception as error:
-        raise DataError(f"The folder {root!r} cannot be listed: {_why(error)}.") from error
-    found = [(entry["name"].rstrip("/"), str(entry["type"])) for entry in entries]
-    # Object stores list a marker of the folder itself.
-    inside = [(name, kind) for name, kind in found if name.strip("/") != folder.strip("/")]
-    return sorted(inside, key=lambda entry: natural_key(PurePosixPath(entry[0]).name))
+    for parent, folders, names in _walked(files, top, root):
+        kept = (f for f in folders if not f.startswith(HIDDEN) and not f.endswith(".lance"))
+        folders[:] = sorted(kept, key=natural_key)
+        for name in sorted(names, key=natural_key):
+            if not name.startswith(HIDDEN) and suffix_of(name) in extensions:
+                path = f"{parent.rstrip('/')}/{name}"
+                yield path[len(top.rstrip("/")) :].lstrip("/"), files.unstrip_protocol(path)
 
 
 def folders_in(root: str) -> set[str]:
     """Return the names of the folders in a folder elsewhere, in lower case."""
     files, top = filesystem(root)
-    entries = _listed(files, top.rstrip("/"), root)
-    return {PurePosixPath(name).name.casefold() for name, kind in entries if kind == "directory"}
+    _, folders, _ = next(_walked(files, top, root))
+    return {name.casefold() for name in folders}
+
+
+def _walked(files: Any, top: str, root: str) -> Iterator[tuple[str, list[str], list[str]]]:
+    """Walk as `os.walk` does: folders that are taken out of the list are not entered."""
+    try:
+        yield from files.walk(top.rstrip("/") or "/", on_error="raise")
+    except Exception as error:
+        raise DataError(f"The folder {root!r} cannot be listed: {_why(error)}.") from error
 
 
 def filesystem(uri: str) -> tuple[Any, str]:

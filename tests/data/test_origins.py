@@ -12,8 +12,8 @@ import pytest
 from PIL import Image
 from pyarrow import parquet
 
+from phpq.data.origins import Origin, RemoteFile, TableCell, content_hash, origin_at, uri_of
 from phpq.errors import BadImageError
-from phpq.gallery.origins import Origin, RemoteFile, TableCell, content_hash, origin_at, uri_of
 from picture_files import write_image
 
 

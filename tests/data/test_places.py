@@ -6,9 +6,8 @@ from pathlib import Path
 import fsspec
 import pytest
 
-from phpq.errors import ConfigError, DataError
-from phpq.gallery import places
-from phpq.gallery.places import (
+from phpq.data import places
+from phpq.data.places import (
     beside,
     exists,
     filesystem,
@@ -19,6 +18,7 @@ from phpq.gallery.places import (
     suffix_of,
     walk_uri,
 )
+from phpq.errors import ConfigError, DataError
 
 PNG = frozenset({".png"})
 

@@ -12,29 +12,23 @@ _MOST_FEEDERS = 8  # CPUs that decode for one GPU
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
-    """Actors of one kind.
+class Actors:
+    """Actors of one kind."""
 
-    Attributes:
-        actors: How many.
-        cpus: Of each: threads that decode, and compute where there is no GPU.
-        gpus: Of each: 1 or 0.
-    """
-
-    actors: int
-    cpus: int
-    gpus: int
+    count: int
+    cpus: int  # of each: threads that decode, and compute where there is no GPU
+    gpus: int  # of each: 1 or 0
 
 
-def plan_actors(
+def fit_actors(
     nodes: Sequence[Mapping[str, float]], *, wanted: int = 0, gpus: bool = True
-) -> Plan:
+) -> Actors:
     """Divide a cluster among actors.
 
     Args:
         nodes: The resources of each living node, as in {"CPU": 8, "GPU": 1}.
         wanted: Actors at most; 0 is as many as there is room for.
-        gpus: Use GPUs where there are any: one an actor, and no actors elsewhere.
+        gpus: Use GPUs where there are any: one per actor, and no actors elsewhere.
 
     Raises:
         ConfigError: If there is room for none.
@@ -44,7 +38,7 @@ def plan_actors(
     if fast:
         each = min(max(1, cpu // gpu) for cpu, gpu in fast)
         room = sum(min(gpu, cpu) for cpu, gpu in fast)
-        return Plan(min(wanted or room, room), min(each, _MOST_FEEDERS), 1)
+        return Actors(min(wanted or room, room), min(each, _MOST_FEEDERS), 1)
     most = max((cpu for cpu, _ in sizes), default=0)
     if most < 1:
         raise ConfigError(
@@ -54,4 +48,4 @@ def plan_actors(
     total = sum(cpu for cpu, _ in sizes)
     each = min(most, _MOST_CPUS, max(1, total // wanted) if wanted else _MOST_CPUS)
     room = sum(cpu // each for cpu, _ in sizes)
-    return Plan(min(wanted or room, room), each, 0)
+    return Actors(min(wanted or room, room), each, 0)

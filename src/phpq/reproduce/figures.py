@@ -1,0 +1,281 @@
+"""Finished cells in; the figures of the paper's evaluation out, as data and as sections of a page.
+
+Time and pictures of hits come from kept codes. Embedding the queries is the same work for all ways
+to search and is not timed.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
+from importlib.util import find_spec
+from typing import Any
+
+import numpy as np
+
+from phpq.binary_codes import hamming_distances, pack_signs
+from phpq.codes import CodeArray, normalise_sub_vectors
+from phpq.data import Dataset, hold_out
+from phpq.evaluation.timing import search_float, time_in_turns
+from phpq.index import CodeIndex
+from phpq.report.blocks import Block, Figure, Note, Section, Table
+from phpq.report.pictures import HitRow, draw_hits, hit_rows, spread_queries
+from phpq.report.plots import plot_curves
+from phpq.reproduce.grid import GridPlan
+from phpq.reproduce.paper import SPEED_UP
+from phpq.reproduce.rows import RECONSTRUCTED, Row
+from phpq.reproduce.sections import TITLES
+from phpq.reproduce.store import KeptCodes, Store
+from phpq.reproduce.tables import Records
+
+QUERIES, TOP_K, REPEATS = 1000, 10, 5
+SHOWN_QUERIES, SHOWN_HITS = 6, 10
+_PAIR = ("phpq", "pqn")
+_BLOCK_DISTANCES = 1 << 22  # Hamming distances of one block of queries
+
+Search = Callable[[], object]
+Made = tuple[dict[str, Any] | None, Section]  # the content of a JSON file, and what a page shows
+
+
+def alpha_figure(plan: GridPlan, table: Mapping[str, Any]) -> list[Figure]:
+    """Draw MAP against alpha, of the table of that name; none without a number."""
+    bits = max(plan.bits)
+    curves: dict[str, dict[float, float]] = {}
+    for row in table["rows"]:
+        cell = row["cells"][str(bits)]
+        alpha = float(row["name"].split("-")[1])
+        if cell["mean"] is not None:
+            curves.setdefault(f"ours, {row['group']}", {})[alpha] = cell["mean"]
+        if cell["paper"] is not None:
+            curves.setdefault("paper, partial attention", {})[alpha] = cell["paper"]
+    if not curves:
+        return []
+    title, strong = f"MAP against alpha, {bits} bits", "ours, partial attention"
+    image = plot_curves(curves, title=title, labels=("alpha", "MAP, %"), strong=strong, wide=True)
+    alt = f"MAP against alpha with partial and with full attention, {bits} bits"
+    return [_figure(plan, "alpha", image, alt)]
+
+
+def precision_figures(plan: GridPlan, records: Records) -> Made:
+    """Draw the precision of the first N hits of every method, one figure per code length."""
+    blocks, data = [], {}
+    for bits in plan.bits:
+        curves = {}
+        for row in plan.rows["pn-curves"]:
+            key = plan.places["pn-curves", row.name, bits, plan.seeds[0]]
+            if key in records:
+                record = records[key]
+                values = record.get("precision_at_learned") or record["precision_at"]
+                curves[row.figure_title] = {float(n): value for n, value in values.items()}
+        if not curves:
+            continue
+        data[str(bits)] = {
+            title: {f"{n:g}": round(value, 2) for n, value in points.items()}
+            for title, points in curves.items()
+        }
+        labels = ("N", "precision, %")
+        image = plot_curves(curves, title=f"{bits} bits", labels=labels, strong="PHPQ", wide=True)
+        alt = f"Precision of the first N hits against N, {bits} bits"
+        blocks.append(_figure(plan, f"pn-curves-{bits}", image, alt))
+    content = {
+        "figure": "pn-curves",
+        "dataset": plan.subject.facts(),
+        "seed": plan.seeds[0],
+        "precision_at": data,
+    }
+    return content, _figure_section(plan, "pn-curves", blocks)
+
+
+def efficiency_figure(plan: GridPlan, timed: dict[str, Any]) -> Made:
+    """Show what `time_searches` measured."""
+    bits, rows = max(plan.bits), timed["rows"]
+    blocks: list[Block] = []
+    # A method that has a Hamming search is drawn by that alone.
+    hamming = {row["name"] for row in rows if row["engine"].startswith("hamming")}
+    points = {
+        row["title"]: {row["ms"]: row["map"]}
+        for row in rows
+        if row["bits"] == bits and (row["engine"] != "index" or row["name"] not in hamming)
+    }
+    if points:
+        image = plot_curves(
+            points,
+            title=f"Time of 1,000 queries against MAP, {bits} bits",
+            labels=("milliseconds for 1,000 queries", "MAP, %"),
+            strong="PHPQ",
+            x_axis="log",
+            wide=True,
+        )
+        alt = f"Milliseconds for 1,000 queries against MAP, {bits} bits"
+        blocks.append(_figure(plan, "efficiency", image, alt))
+    blocks.append(
+        Table(
+            ("method", "search", "bits", "MAP", "ms for 1,000 queries"),
+            tuple((r["title"], r["engine"], r["bits"], r["map"], r["ms"]) for r in rows),
+            caption=f"Top {timed['top_k']}, median of {timed['repeats']} repeats in turns, one "
+            f"process on {timed['cpu_cores']} cores. Embedding the queries is left out.",
+        )
+    )
+    codes = {r["bits"]: r["ms"] for r in rows if r["name"] == "phpq" and r["engine"] == "index"}
+    floats = {r["bits"]: r["ms"] for r in rows if r["engine"] == "float"}
+    ratios = {str(b): round(floats[b] / codes[b], 2) for b in codes if b in floats and codes[b]}
+    told = [
+        f"{length} bits: PHPQ answers {ratio:.1f} times as fast as float search."
+        for length, ratio in ratios.items()
+    ]
+    if plan.subject.name in SPEED_UP:
+        told.append(f"The paper says {SPEED_UP[plan.subject.name]:.2f} times.")
+    blocks += [Note(tuple(told), as_list=True)] if told else []
+    return timed | {"phpq_over_float": ratios}, _figure_section(plan, "efficiency", blocks)
+
+
+def time_searches(
+    plan: GridPlan, records: Records, store: Store, *, repeats: int = REPEATS
+) -> dict[str, Any]:
+    """Time 1,000 queries by every method and code length of the plan that has kept codes.
+
+    Returns:
+        {"rows": [{name, title, bits, engine, map, ms}], ...}; float search over PHPQ's embeddings
+        is a row for each code length.
+    """
+    rows: list[dict[str, Any]] = []
+    searches: list[Search] = []
+    for row in plan.rows["efficiency"]:
+        for bits in plan.bits:
+            key = plan.places["efficiency", row.name, bits, plan.seeds[0]]
+            kept = store.read_codes(key) if key in records else None
+            for facts, search in () if kept is None else _ways(row, records[key], kept):
+                name = {"name": row.name, "title": row.figure_title, "bits": bits}
+                rows.append(name | facts | {"map": round(facts["map"], 2)})
+                searches.append(search)
+    for row_facts, seconds in zip(rows, time_in_turns(searches, repeats), strict=True):
+        row_facts["ms"] = round(1000 * seconds, 3)
+    return {
+        "figure": "efficiency",
+        "dataset": plan.subject.facts(),
+        "queries": QUERIES,
+        "top_k": TOP_K,
+        "repeats": repeats,
+        "cpu_cores": os.cpu_count(),
+        "rows": rows,
+    }
+
+
+def top10_figure(plan: GridPlan, records: Records, store: Store, dataset: Dataset | None) -> Made:
+    """Show what `draw_top10` drew, or why it did not."""
+    drawn = draw_top10(plan, records, store, dataset)
+    if drawn is None:
+        why = "The images are not here." if dataset is None else "PHPQ or PQN is not run yet."
+        return None, Section(TITLES["top10"], (Note((why,)),))
+    picture, facts = drawn
+    right = ", ".join(f"{name.upper()} {count}" for name, count in facts["right"].items())
+    alt = f"Queries with the first ten hits of PHPQ and of PQN, {facts['bits']} bits"
+    caption = f"Right hits of {facts['shown']}: {right}. Green with a tick: the class of the query."
+    content = {"figure": "top10", "dataset": plan.subject.facts()} | facts
+    lead = "One query of each of a few classes spread over all, chosen before hits were seen."
+    blocks = (_figure(plan, "top10", picture, alt), Note((caption,)))
+    return content, Section(TITLES["top10"], blocks, lead=lead)
+
+
+def draw_top10(
+    plan: GridPlan, records: Records, store: Store, dataset: Dataset | None
+) -> tuple[bytes, dict[str, Any]] | None:
+    """Draw the first hits of PHPQ and PQN for the same queries.
+
+    Returns:
+        A PNG, in which the rows of a query stand one below the other, PHPQ first; and what it
+        shows: code length, right hits of each method, hits shown of each. None without images, or
+        while one of the methods has no codes.
+    """
+    bits = max(plan.bits)
+    kept = {}
+    for name in _PAIR:
+        key = plan.places["top10", name, bits, plan.seeds[0]]
+        codes = store.read_codes(key) if key in records else None
+        if codes is not None:
+            kept[name] = codes
+    if dataset is None or len(kept) < len(_PAIR):
+        return None
+    held = plan.subject.base.data.holdout_per_class
+    images = hold_out(dataset, held, seed=0) if held else dataset
+    chosen = shared_queries(kept["phpq"], kept["pqn"])
+    by_method = {name: _hits(kept[name], chosen, images) for name in _PAIR}
+    rows = [
+        replace(row, query_class=f"{name.upper()}: {row.query_class}")
+        for pair in zip(*by_method.values(), strict=True)
+        for name, row in zip(_PAIR, pair, strict=True)
+    ]
+    picture = draw_hits(rows, query_image=images.test.read, gallery_image=images.train.read)
+    right = {name: sum(sum(row.right) for row in by_method[name]) for name in _PAIR}
+    shown = sum(len(row.hits) for row in by_method["phpq"])
+    return picture, {"bits": bits, "right": right, "shown": shown}
+
+
+def shared_queries(first: KeptCodes, second: KeptCodes) -> list[int]:
+    """Pick queries that both have, of classes spread over all; returns places in the test split."""
+    shared, places, _ = np.intersect1d(first.query_rows, second.query_rows, return_indices=True)
+    chosen = spread_queries(first.query_labels[places], SHOWN_QUERIES)
+    return [int(shared[place]) for place in chosen]
+
+
+def _hits(kept: KeptCodes, chosen: list[int], dataset: Dataset) -> tuple[HitRow, ...]:
+    place = {row: number for number, row in enumerate(kept.query_rows.tolist())}
+    found = CodeIndex(kept.codebooks, kept.codes).search(
+        kept.queries[[place[row] for row in chosen]], SHOWN_HITS, query_norm=kept.query_norm
+    )
+    return hit_rows(
+        np.where(found.ids >= 0, kept.gallery_rows[found.ids], -1),  # to places in the split
+        chosen,
+        query_labels=dataset.test.labels,
+        gallery_labels=dataset.train.labels,
+        class_names=dataset.class_names,
+    )
+
+
+def _ways(
+    row: Row, record: dict[str, Any], kept: KeptCodes
+) -> Iterator[tuple[dict[str, Any], Search]]:
+    """Yield the ways to search the codes of a cell: what is particular to each, and the search."""
+    batch = kept.queries[np.arange(QUERIES) % len(kept.queries)]
+    if kept.query_norm == "unit":  # the same work for all, so it is done before
+        batch = normalise_sub_vectors(batch, kept.codebooks.num_codebooks)
+    score = record.get("map_learned", record["map"])
+    index = CodeIndex(kept.codebooks, kept.codes)
+    yield {"engine": "index", "map": score}, lambda: index.search(batch, TOP_K, query_norm="raw")
+    if kept.binary:
+        engine, search = _hamming(pack_signs(batch), kept.codes)
+        yield {"engine": engine, "map": score}, search
+    if "map_float" in record and row.name == "phpq":
+        gallery = kept.codebooks.decode(kept.codes)  # as many floats as the embeddings have
+        title = f"float search, {gallery.shape[1]} numbers per image"
+        facts = {"name": "float", "title": title, "engine": "float", "map": record["map_float"]}
+        yield facts, lambda: search_float(batch, gallery, top_k=TOP_K)
+
+
+def _hamming(queries: CodeArray, gallery: CodeArray) -> tuple[str, Search]:
+    """Return the best Hamming search that is here: faiss, or population counts by numpy."""
+    top_k = min(TOP_K, len(gallery))
+    if find_spec("faiss") is not None:
+        import faiss
+
+        index = faiss.IndexBinaryFlat(8 * gallery.shape[1])
+        index.add(np.ascontiguousarray(gallery))
+        return "hamming (faiss)", lambda: index.search(queries, top_k)
+    step = max(1, _BLOCK_DISTANCES // len(gallery))
+
+    def popcount() -> None:
+        for start in range(0, len(queries), step):
+            distances = hamming_distances(queries[start : start + step], gallery)
+            np.argpartition(distances, top_k - 1, axis=1)
+
+    return "hamming (popcount)", popcount
+
+
+def _figure(plan: GridPlan, name: str, image: bytes, alt: str) -> Figure:
+    return Figure(image, alt=alt, wide=True, file=f"figures/{name}-{plan.subject.name}.png")
+
+
+def _figure_section(plan: GridPlan, target: str, blocks: list[Any]) -> Section:
+    lead = f"Seed {plan.seeds[0]}, last epoch. {RECONSTRUCTED}: our reconstruction."
+    return Section(TITLES[target], tuple(blocks), lead=lead)
