@@ -103,7 +103,7 @@ def run(
 ) -> dict[str, Any]:
     """Run all cells in a fresh folder; returns wall seconds and what each cell took."""
     begun = time.perf_counter()
-    outcome = reproduce(
+    result = reproduce(
         Options(
             target="table1",
             dataset=options.data,
@@ -122,9 +122,9 @@ def run(
         say=lambda text: print(text, file=sys.stderr, flush=True),
     )
     seconds = time.perf_counter() - begun
-    if outcome.result.failed:
-        sys.exit(f"failed: {outcome.result.failed}")
-    records = [outcome.result.records[key] for key in outcome.result.ran]
+    if result.failed:
+        sys.exit(f"failed: {result.failed}")
+    records = [result.records[key] for key in result.ran]
     return {
         "processes": processes,
         "lengths": len(bits),

@@ -33,8 +33,8 @@ from PIL import Image
 from phpq.codes import Codebooks, FloatArray
 from phpq.config import DataConfig
 from phpq.gallery import GalleryStore, Record, ingest, verify_store
-from phpq.gallery.live import LiveCodes
 from phpq.gallery.manifest import new_manifest
+from phpq.gallery.part import batches, find_part
 
 BOOKS, SIZE, SUB_DIM = 2, 16, 3
 NAMES = 400  # ids that there are: changes meet each other
@@ -119,8 +119,7 @@ def _record(name: str, salt: int) -> Record:
 
 def _bulk_add(store: GalleryStore, change: Change, committed: Callable[[int], None]) -> None:
     ingest.COMMIT_IMAGES = 8  # many commits, many moments to be killed in
-    live = LiveCodes(store, FakeModel.codebooks)
-    put, done = live.put, 0
+    put, done = store.put, 0
 
     def put_and_tell(records: Any, **settings: Any) -> Any:
         nonlocal done
@@ -129,7 +128,7 @@ def _bulk_add(store: GalleryStore, change: Change, committed: Callable[[int], No
         committed(done)
         return written
 
-    live.put = put_and_tell  # type: ignore[method-assign]
+    store.put = put_and_tell  # type: ignore[method-assign]
     rows = []
     for name in change.ids:
         first, second = (16 * code_of(name, change.salt)).tolist()
@@ -137,7 +136,7 @@ def _bulk_add(store: GalleryStore, change: Change, committed: Callable[[int], No
         image = Image.new("RGB", (2, 2), (first, second, change.salt % 251))
         rows.append({"id": name, "image": image})
     model: Any = FakeModel()
-    ingest.Ingest(store, live, model, batch_size=4).run(rows, metadata={})
+    ingest.Ingest(store, model, batch_size=4).run(rows, metadata={})
 
 
 def read_state(folder: Path) -> State:
@@ -145,13 +144,13 @@ def read_state(folder: Path) -> State:
     store = GalleryStore.open(folder)
     state: State = {}
     rows = 0
-    for table in store.batches():
+    for table in batches(store):
         codes = table.column("code").to_pylist()
         for name, code in zip(table.column("id").to_pylist(), codes, strict=True):
             state[name] = bytes(code)
             rows += 1
     assert rows == len(state), "an id is there twice"
-    store.read_codes()  # checks every row
+    find_part(store).codes()  # checks every row
     return state
 
 

@@ -291,12 +291,13 @@ def overload(gallery: Path, ask: Ask, *, clients: int, seconds: float) -> dict[s
 def reload_during_writes(folder: Path, *, seconds: float, backbone: str) -> dict[str, Any]:
     """Move a whole gallery from generation to generation while clients read all of it."""
     from phpq.gallery import Record
+    from phpq.gallery.part import find_part
     from phpq.gallery.store import GalleryStore
 
     gallery = make_gallery(folder, GENERATION_ROWS, backbone=backbone)
     store = GalleryStore.open(gallery)
     names = [f"g/{n:04}.jpg" for n in range(GENERATION_ROWS)]
-    code = store.read_codes().codes
+    code = find_part(store).codes()
 
     def write(generation: int) -> None:
         store.put(

@@ -6,11 +6,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from phpq.reproduce.grid import Cell, GridPlan, make_plan, recorded_config
+from phpq.reproduce.grid import Cell, GridPlan, Subject, make_plan, open_subject
 from phpq.reproduce.runner import GridResult
-from phpq.reproduce.store import Store
-from phpq.reproduce.subject import Subject, open_subject
-from phpq.reproduce.workplace import Workplace
+from phpq.reproduce.store import Store, record_head
+from phpq.reproduce.work import Workplace
 
 BIRDS = "plumage:species=4,images=6,test=2,size=32"
 # Smaller than the settings for drawn birds: a training takes a fraction of a second.
@@ -49,20 +48,13 @@ def tiny_place(plan: GridPlan, folder: Path) -> Workplace:
     """Return a workplace on the CPU."""
     store = Store(folder)
     store.prepare()
-    subject = plan.subject
-    return Workplace(store, subject.source, subject.facts(), "cpu", store.pixels, commit="abc")
+    return Workplace(store, plan.subject, "cpu", folder / "pixels", commit="abc")
 
 
 def made_up_record(cell: Cell, plan: GridPlan, score: float, **more: Any) -> dict[str, Any]:
     """Return a record as `run_cell` writes it, with a MAP that is made up."""
     return {
-        "format": 1,
-        "key": cell.key,
-        "status": "done",
-        "kind": cell.kind,
-        "method": cell.config.method.name,
-        "bits": cell.bits,
-        "seed": cell.seed,
+        **record_head(cell, "done", plan.subject.weights),
         "epochs": 2,
         "map": score,
         "best_map": score + 1,
@@ -70,7 +62,6 @@ def made_up_record(cell: Cell, plan: GridPlan, score: float, **more: Any) -> dic
         "precision_at": {"1": score, "5": score / 2},
         "seconds": {"all": 10.0},
         "images_per_second": 100.0,
-        "config": recorded_config(cell.config, plan.subject.weights),
         "hardware": {"gpu": None, "cpu": "abacus", "cpu_cores": 2, "torch": "2", "python": "3"},
         "processes_at_once": 2,
         "commit": "abc",

@@ -5,6 +5,7 @@ A module of its own: worker processes import it by name.
 
 from __future__ import annotations
 
+import multiprocessing
 import os
 import signal
 import sys
@@ -12,7 +13,8 @@ import time
 from typing import Any
 
 from phpq.reproduce.grid import Cell
-from phpq.reproduce.workplace import Workplace
+from phpq.reproduce.runner import DIED
+from phpq.reproduce.work import Workplace
 
 
 def load_nothing(device: str, threads: int) -> None:
@@ -33,6 +35,8 @@ def attempt(cell: Cell, place: Workplace) -> dict[str, Any]:
     if named:
         names.remove(named[0])
         deadly.write_text(" ".join(names), "utf-8")
+        if multiprocessing.parent_process() is None:  # not in a worker
+            return {"error": DIED, "log": DIED, "again": True}
         os.kill(os.getpid(), signal.SIGKILL)
     while (folder / f"hold-{cell.config.method.name}").exists():
         time.sleep(0.01)

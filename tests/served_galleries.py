@@ -23,10 +23,10 @@ from starlette.testclient import TestClient
 
 from phpq.cli.serve import uvicorn_settings
 from phpq.gallery import Gallery
+from phpq.gallery.shards import Shards
 from phpq.model import Model
 from phpq.model.checkpoint import ModelCard
 from phpq.serve import ServerSettings, create_app
-from phpq.serve.shards.parts import Shards
 from tiny_runs import CLASSES, tiny_birds, tiny_config, tiny_network
 
 ADDRESS = "http://127.0.0.1:8000"
@@ -37,7 +37,7 @@ LABELS = ("finch", "heron", "owl", "wren")
 
 @functools.cache
 def tiny_model() -> Model:
-    """Return an untrained model: what is served does not hang on what was learned."""
+    """Return an untrained model: what is served does not depend on what was learned."""
     card = ModelCard(config=tiny_config(), class_names=LABELS, dataset="plumage")
     return Model(tiny_network(), card, device=torch.device("cpu"), epochs=0)
 

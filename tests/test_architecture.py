@@ -16,7 +16,7 @@ SOURCE = ROOT / "src" / "phpq"
 # From the ground up. A part may import the parts of lower layers and its own modules; parts of one
 # layer do not know each other.
 LAYERS: tuple[tuple[str, ...], ...] = (
-    ("_version", "errors"),
+    ("_version", "errors", "hits"),
     ("config", "files"),
     ("codes", "recipes"),
     ("binary_codes",),
@@ -25,7 +25,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("model",),
     ("gallery", "methods"),
     ("cluster", "explain", "training"),
-    ("api", "client", "describe", "search"),
+    ("api", "client", "describe"),
     ("demo", "reproduce", "serve"),
     ("cli",),
     ("__main__",),

@@ -10,15 +10,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from phpq.config import CONFIG_FILE, RunConfig, with_bits
 from phpq.data import Dataset, open_dataset
 from phpq.errors import ConfigError, DataError
+from phpq.evaluation.coded import FOLDER
 from phpq.evaluation.embedding import Progress
 from phpq.evaluation.history import epoch_scores, read_rows
-from phpq.evaluation.run import FOLDER, Evaluation, evaluate_model
+from phpq.evaluation.run import Evaluation, evaluate_model
 from phpq.recipes import absolute_weights, default_weights, resolve_config
 
 if TYPE_CHECKING:
@@ -86,7 +88,9 @@ def evaluate(
     device: str = "auto",
     progress: Progress | None = None,
 ) -> Evaluation:
-    """Measure the retrieval of a model and write tables, curves and pictures.
+    """Measure the retrieval of a model and write tables, curves, pictures and its gallery.
+
+    The evaluation of a run makes the run a gallery: `phpq.Gallery.open(run)`.
 
     Args:
         model: A run folder, or a model.
@@ -105,7 +109,12 @@ def evaluate(
     local = run is not None and run.is_dir()  # a hub id is no folder to write to
     folder = Path(out) if out else run / FOLDER if run is not None and local else None
     epochs = epoch_scores(read_rows(run)) if run is not None and local else None
-    return evaluate_model(loaded, dataset, out=folder, epochs=epochs, progress=progress)
+    evaluation = evaluate_model(loaded, dataset, out=folder, epochs=epochs, progress=progress)
+    if run is not None and folder == run / FOLDER and find_spec("lance") is not None:
+        from phpq.gallery.of_run import gather_run
+
+        gather_run(run, loaded)  # without Lance: when the run is first opened where it is
+    return evaluation
 
 
 def as_dataset(source: Source, *, home: Path | None = None) -> Dataset:

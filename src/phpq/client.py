@@ -14,7 +14,7 @@ import base64
 import io
 import json
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -24,6 +24,7 @@ import httpx
 
 from phpq import errors
 from phpq.errors import BadImageError, PhpqError
+from phpq.hits import Found, Hit
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -54,58 +55,23 @@ class SearchOptions(TypedDict, total=False):
 
 
 @dataclass(frozen=True, slots=True)
-class ServedHit:
-    """One image that was found.
+class Answer(Found):
+    """What a search found; see `Found`.
 
     Attributes:
-        rank: From 1.
-        id: Its name in the gallery.
-        score: Higher is better.
-        share: Of the best score that any code could reach, 0 to 1.
-        label: Its class, if it has one.
-        metadata: The values of the free columns.
-        thumbnail: The address of a small picture on the server.
-        has_original: Whether its file is there.
-    """
-
-    rank: int
-    id: str
-    score: float
-    share: float
-    label: str | None
-    metadata: Mapping[str, str | int | float | bool | None]
-    thumbnail: str
-    has_original: bool
-
-
-@dataclass(frozen=True, slots=True)
-class Answer:
-    """What a search found; iterating gives the hits.
-
-    Attributes:
-        hits: Best first.
-        total: Images that pass the filter.
         code: Of the query, in hex: `search_code` finds the same again.
         seconds: That the search took on the server.
-        query: What was searched for, as the server says it.
+        query: What was searched for, as the server names it.
     """
 
-    hits: tuple[ServedHit, ...]
-    total: int
     code: str
     seconds: float
     query: Mapping[str, Any]
 
-    def __iter__(self) -> Iterator[ServedHit]:
-        return iter(self.hits)
-
-    def __len__(self) -> int:
-        return len(self.hits)
-
 
 @dataclass(frozen=True, slots=True)
 class ServedItem:
-    """One image of the gallery; see `ServedHit`."""
+    """One image of the gallery; see `phpq.hits.Hit`."""
 
     id: str
     label: str | None
@@ -373,8 +339,9 @@ def _file(image: str | Path | bytes | Image) -> tuple[str, bytes]:
 
 def _answer(content: Mapping[str, Any]) -> Answer:
     return Answer(
-        hits=tuple(ServedHit(**hit) for hit in content["hits"]),
+        hits=tuple(Hit(uri=None, **hit) for hit in content["hits"]),
         total=content["total"],
+        best=content["best"],
         code=content["query"]["code"],
         seconds=content["seconds"],
         query=content["query"],

@@ -48,7 +48,7 @@ def evaluation(bits: int, learned: float, fitted: float, ratio: float) -> Evalua
         fingerprint="abc",
         codes=scores("codes", learned, bits),
         float_search=scores("float", 0.6, 32 * 256),
-        posthoc_pq=scores("pq", fitted, bits),
+        pq=scores("pq", fitted, bits),
         timing=SearchTiming(0.001, 0.001 * ratio, 1000, 24, 7, 10, 5, 1),
         epochs=EpochScores(last, last, 1),
         skipped=(),

@@ -111,6 +111,6 @@ def test_a_crash_leaves_the_earlier_demo_and_the_threads(
 def test_commands_name_files_that_exist(result: DemoResult) -> None:
     search, info, _ = (command.split() for command, _ in result.commands())
     assert search[:2] == ["phpq", "search"]
-    assert (Path(search[2]) / "evaluation" / "gallery.json").is_file()
+    assert (Path(search[2]) / "evaluation" / "gallery.npz").is_file()
     assert Path(search[3]).is_file()
     assert Path(info[2]).is_dir()

@@ -123,10 +123,15 @@ def test_corrupt_config_of_a_run(tmp_path: Path, text: str) -> None:
 
 def test_no_run_where_one_is_named(tmp_path: Path) -> None:
     photo = write_image(tmp_path / "a.png")
-    for arguments in (("evaluate", tmp_path / "no"), ("search", tmp_path / "no", photo)):
-        message = refused(*arguments)
-        assert "no' is not a model folder: it has no config.json" in message
-        assert "`phpq train`" in message
+    message = refused("evaluate", tmp_path / "no")
+    assert "no' is not a model folder: it has no config.json" in message
+    assert "`phpq train`" in message
+    assert "no' does not exist. Make one with: phpq index" in refused(
+        "search", tmp_path / "no", photo
+    )
+    message = refused("search", tmp_path, photo)
+    assert "is not a gallery" in message
+    assert "an evaluated run of `phpq train`" in message
 
 
 def test_wrong_weights_file(birds: Path, tiny: Path, tmp_path: Path) -> None:
@@ -222,8 +227,10 @@ def test_search_before_and_after_the_wrong_evaluation(tmp_path: Path) -> None:
     run = copy_run(tmp_path / "run", evaluated=False)
     assert f"phpq evaluate {run}" in refused("search", run, photo)
     shutil.copytree(copy_run(tmp_path / "other") / "evaluation", run / "evaluation")
-    (run / "evaluation" / "gallery_codes.npy").write_bytes(b"rubbish")
-    assert "gallery_codes.npy' is damaged" in refused("search", run, photo)
+    (run / "evaluation" / "gallery.npz").write_bytes(b"rubbish")
+    message = refused("search", run, photo)
+    assert "gallery.npz' is damaged" in message
+    assert f"phpq evaluate {run}" in message
 
 
 def test_unknown_download(tmp_path: Path) -> None:

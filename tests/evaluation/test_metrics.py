@@ -221,7 +221,7 @@ def test_code_health_counts_what_is_used() -> None:
     assert even.mean_entropy_bits == pytest.approx(8)
     assert even.dead_total == 0
     collapsed = code_health(np.zeros((9, 3), dtype=np.uint8), 8).to_dict()
-    assert collapsed["entropy_bits"] == (0.0, 0.0, 0.0)
+    assert collapsed["entropy_bits"] == [0.0, 0.0, 0.0]
     assert (collapsed["distinct_codes"], collapsed["dead_total"]) == (1, 21)
     assert collapsed["largest_share"] == 1.0
 

@@ -18,15 +18,14 @@ from finished_runs import copy_run
 from phpq.data import open_dataset, write_plumage
 from phpq.errors import ConfigError
 from phpq.evaluation import LabelledEmbeddings, evaluate_codes
+from phpq.evaluation.coded import read_coded
 from phpq.evaluation.history import EpochScore, EpochScores
 from phpq.evaluation.run import Evaluation, evaluate_model
-from phpq.evaluation.snapshot import read_snapshot
 from phpq.model import Model, load
 from tiny_runs import tiny_birds, tiny_config, tiny_train
 
 FILES = {
-    "gallery.json",
-    "gallery_codes.npy",
+    "gallery.npz",
     "metrics.json",
     "precision_at.png",
     "precision_recall.png",
@@ -75,7 +74,7 @@ def test_every_file_is_there_and_whole(model: Model, evaluation: Evaluation, fol
     assert content["map"] == {"12": evaluation.codes.map_percent}
     assert content["epochs"]["last"]["map"] == 40.0
     assert content["epochs"]["best"]["map"] == 44.4
-    gallery = read_snapshot(folder, remedy="")
+    gallery = read_coded(folder, remedy="")
     birds = tiny_birds()
     assert gallery.ids == birds.train.ids
     assert np.array_equal(gallery.codes, model.encode(birds.train))
@@ -108,7 +107,7 @@ def test_bad_images_are_skipped_and_reported(tmp_path: Path, model: Model) -> No
     assert [image["id"] for image in found.to_dict()["skipped"]] == bad
     page = (tmp_path / "out" / "report.html").read_text("utf-8")
     assert "2 images could not be read" in page
-    assert len(read_snapshot(tmp_path / "out", remedy="")) == 23
+    assert len(read_coded(tmp_path / "out", remedy="").ids) == 23
 
 
 def test_a_model_with_held_out_queries_is_measured_on_those(tmp_path: Path) -> None:
@@ -130,10 +129,10 @@ def test_a_folder_that_cannot_be_made_is_said_before_the_work(tmp_path: Path, mo
         evaluate_model(model, tiny_birds(), out=tmp_path / "file")
 
 
-def test_the_module_needs_no_torch() -> None:
-    code = "import sys, phpq.evaluation.run; print('torch' in sys.modules)"
+def test_the_module_needs_neither_torch_nor_lance() -> None:
+    code = "import sys, phpq.evaluation.run; print({'torch', 'lance', 'faiss'} & set(sys.modules))"
     done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
-    assert done.stdout.strip() == "False"
+    assert done.stdout.strip() == "set()"
 
 
 def test_codes_that_hold_everything_are_not_compared_with_themselves(tmp_path: Path) -> None:
@@ -149,3 +148,22 @@ def test_codes_that_hold_everything_are_not_compared_with_themselves(tmp_path: P
 def test_learned_quantizers_are_compared_with_float_search(evaluation: Evaluation) -> None:
     assert not evaluation.lossless
     assert list(evaluation.ways) == ["PHPQ codes", "float search", "post-hoc PQ"]
+
+
+def test_without_faiss_and_matplotlib_everything_else_is_measured(
+    tmp_path: Path, model: Model, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hidden = ("faiss", "matplotlib")
+    monkeypatch.setattr(
+        "phpq.evaluation.run.find_spec", lambda name: None if name in hidden else object()
+    )
+    for name in hidden:
+        monkeypatch.setitem(sys.modules, name, None)  # importing it fails
+    found = evaluate_model(model, tiny_birds(), out=tmp_path)
+    assert found.pq is None
+    assert list(found.ways) == ["PHPQ codes", "float search"]
+    assert {path.name for path in tmp_path.iterdir()} == {"gallery.npz", "metrics.json"}
+    content = json.loads((tmp_path / "metrics.json").read_text("utf-8"))
+    assert (content["map_pq"], content["scores"]["pq"]) == (None, None)
+    with pytest.raises(ConfigError, match="install faiss-cpu"):
+        _ = found.posthoc_pq

@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from PIL import Image
 
-from made_up_galleries import FakeModel, make_codebooks, make_store
+from made_up_galleries import FakeModel, make_store
 from phpq.errors import BadImageError, DataError
 from phpq.gallery import AddReport, GalleryStore, ingest
 from phpq.gallery.encoding import Encoded, encode_items
 from phpq.gallery.fragments import write_here
 from phpq.gallery.ingest import Ingest
-from phpq.gallery.live import LiveCodes
+from phpq.gallery.part import batches
 from phpq.gallery.sources import Item, Source
 from picture_files import write_image
 
@@ -26,8 +26,7 @@ def add(store: GalleryStore, source: Source, **settings: Any) -> AddReport:
     metadata = settings.pop("metadata", {})
     prefix = settings.pop("prefix", "")
     progress = settings.pop("progress", None)
-    live = LiveCodes(store, make_codebooks())
-    work = Ingest(store, live, FakeModel().model, batch_size=4, **settings)
+    work = Ingest(store, FakeModel().model, batch_size=4, **settings)
     return work.run(source, progress, metadata=metadata, prefix=prefix)
 
 
@@ -179,7 +178,7 @@ def test_the_last_of_an_id_holds_however_often_is_committed(
     assert (report.added, report.replaced, report.unchanged) == (11, 5, 1)
     found = store.find(["a", "b", "c"])
     assert [found[name].code[0] for name in "abc"] == [0, 2, 3]
-    ids = [name for table in store.batches() for name in table["id"].to_pylist()]
+    ids = [name for table in batches(store) for name in table["id"].to_pylist()]
     assert ids == ["0", "1", "2", "3", "4", "a", "5", "6", "7", "8", "9", "b", "c"]
 
 

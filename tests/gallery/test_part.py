@@ -10,7 +10,7 @@ import pytest
 from made_up_galleries import make_record, make_store
 from phpq.errors import ConfigError, FormatError
 from phpq.gallery import GalleryStore
-from phpq.gallery.part import part_bounds, read_part
+from phpq.gallery.part import batches, find_part, part_bounds
 
 
 def shuffled_store(folder: Path) -> GalleryStore:
@@ -30,11 +30,11 @@ def test_parts_put_together_are_the_whole(tmp_path: Path, parts: int, compacted:
     store = shuffled_store(tmp_path / "g")
     if compacted:
         store.compact()
-    whole = store.read_codes()
-    expected = [record.id for record in store.fetch(whole.rows)]
-    found = [read_part(store, number, parts) for number in range(parts)]
+    whole = find_part(store)
+    expected = [name for table in batches(store) for name in table["id"].to_pylist()]
+    found = [find_part(store, number, parts) for number in range(parts)]
     assert np.array_equal(np.concatenate([part.rows for part in found]), whole.rows)
-    assert np.array_equal(np.concatenate([part.codes for part in found]), whole.codes)
+    assert np.array_equal(np.concatenate([part.codes() for part in found]), whole.codes())
     assert {part.total for part in found} == {len(whole.rows)}
     names: list[str | None] = [None] * len(whole.rows)
     for part in found:
@@ -45,6 +45,8 @@ def test_parts_put_together_are_the_whole(tmp_path: Path, parts: int, compacted:
         offsets = part.first + np.arange(len(part.rows)) if part.offsets is None else part.offsets
         taken = [record.id for record in store.take(offsets)]
         assert taken == expected[part.first : part.first + len(part.rows)]
+        for place, name in enumerate(taken):
+            assert part.positions_of("id", name).tolist() == [place]
     assert names == expected
     where = [part.first + part.positions_where("year % 3 = 1") for part in found]
     rows = whole.rows[np.concatenate(where)]
@@ -55,8 +57,8 @@ def test_only_the_files_of_a_part_are_read(tmp_path: Path) -> None:
     store = make_store(tmp_path / "g")
     for start in range(0, 40, 10):
         store.put([make_record(f"i{n}", n) for n in range(start, start + 10)])
-    assert [len(read_part(store, number, 4).fragments) for number in range(4)] == [1] * 4
-    assert read_part(store, 1, 2).offsets is None
+    assert [len(find_part(store, number, 4).fragments) for number in range(4)] == [1] * 4
+    assert find_part(store, 1, 2).offsets is None
 
 
 def test_a_version_that_is_named_is_the_one_that_is_read(tmp_path: Path) -> None:
@@ -64,18 +66,18 @@ def test_a_version_that_is_named_is_the_one_that_is_read(tmp_path: Path) -> None
     store.put([make_record("a")])
     old = store.version
     store.put([make_record("b")])
-    assert read_part(GalleryStore.open(tmp_path / "g", version=old)).total == 1
-    assert read_part(GalleryStore.open(tmp_path / "g")).total == 2
+    assert find_part(GalleryStore.open(tmp_path / "g", version=old)).total == 1
+    assert find_part(GalleryStore.open(tmp_path / "g")).total == 2
     store.compact()
     with pytest.raises(FormatError, match="phpq gallery verify"):
-        read_part(GalleryStore.open(tmp_path / "g", version=old))
+        find_part(GalleryStore.open(tmp_path / "g", version=old))
 
 
 def test_an_empty_part_still_knows_a_bad_expression(tmp_path: Path) -> None:
     store = make_store(tmp_path / "g")
     store.put([make_record("a")])
-    part = read_part(store, 0, 3)
-    assert (len(part.rows), part.codes.shape) == (0, (0, 3))
+    part = find_part(store, 0, 3)
+    assert (len(part.rows), part.codes().shape) == (0, (0, 3))
     assert not len(part.positions_where("id = 'a'"))
     with pytest.raises(ConfigError, match="colour"):
         part.positions_where("colour = 'red'")
@@ -89,8 +91,8 @@ def test_damage_is_found(tmp_path: Path) -> None:
     store.dataset.update({"check": "check + 1"}, where="id = 'b'")
     store.refresh()
     with pytest.raises(FormatError, match="not what was written"):
-        read_part(store, 1, 2)
-    read_part(store, 0, 2)
+        find_part(store, 1, 2).codes()
+    find_part(store, 0, 2).codes()
 
 
 def test_bounds_cover_every_place_once() -> None:

@@ -15,6 +15,7 @@ from phpq.errors import FormatError
 from phpq.gallery import GalleryStore, Record, verify_store
 from phpq.gallery.damage import IMAGES
 from phpq.gallery.manifest import MANIFEST
+from phpq.gallery.part import batches, find_part
 
 
 @pytest.fixture
@@ -27,7 +28,7 @@ def folder(tmp_path: Path) -> Path:
 
 
 def ids_of(folder: Path) -> set[str]:
-    return {name for t in GalleryStore.open(folder).batches() for name in t["id"].to_pylist()}
+    return {name for t in batches(GalleryStore.open(folder)) for name in t["id"].to_pylist()}
 
 
 def test_a_sound_gallery_stays_as_it_is(folder: Path) -> None:
@@ -109,7 +110,7 @@ def test_damaged_codes_are_made_again_or_dropped(folder: Path) -> None:
     good = GalleryStore.open(folder).find(["1-3"])["1-3"]
     spoil(folder, ["1-3", "2-0"])
     with pytest.raises(FormatError, match="verify --repair"):
-        GalleryStore.open(folder).read_codes()
+        find_part(GalleryStore.open(folder)).codes()
     assert verify_store(folder).problems == ("2 images have a damaged code",)
 
     def encode(records: Sequence[Record]) -> list[Record | None]:
@@ -123,7 +124,7 @@ def test_damaged_codes_are_made_again_or_dropped(folder: Path) -> None:
     store = GalleryStore.open(folder)
     assert store.find(["1-3"])["1-3"].code.tolist() == good.code.tolist()
     assert store.find(["1-3"])["1-3"].uri == good.uri
-    assert len(store.read_codes().rows) == 39
+    assert len(find_part(store).codes()) == 39
 
 
 def test_without_a_model_damaged_codes_are_dropped(folder: Path) -> None:

@@ -15,31 +15,29 @@ from phpq.errors import ConfigError, DataError, FormatError
 from phpq.gallery import GalleryStore
 from phpq.gallery.damage import HINT, IMAGES
 from phpq.gallery.manifest import MANIFEST, new_manifest
+from phpq.gallery.part import batches, find_part
 
 
 def ids_of(store: GalleryStore) -> list[str]:
-    return [name for table in store.batches() for name in table["id"].to_pylist()]
+    return [name for table in batches(store) for name in table["id"].to_pylist()]
 
 
 def test_rows_are_numbered_in_order_and_replaced_ones_come_last(tmp_path: Path) -> None:
     store = make_store(tmp_path / "g")
-    assert store.put([make_record(str(i), i) for i in range(5)]).rows.tolist() == [0, 1, 2, 3, 4]
-    written = store.put([make_record("1", 9), make_record("new", 8)])
-    assert written.rows.tolist() == [5, 6]
-    assert written.replaced.tolist() == [1]
+    assert store.put([make_record(str(i), i) for i in range(5)]) == 0
+    assert find_part(store).rows.tolist() == [0, 1, 2, 3, 4]
+    assert store.put([make_record("1", 9), make_record("new", 8)]) == 1
     assert ids_of(store) == ["0", "2", "3", "4", "1", "new"]
-    stored = store.read_codes()
+    stored = find_part(store)
     assert stored.rows.tolist() == [0, 2, 3, 4, 5, 6]
-    assert stored.codes[4].tolist() == make_record("1", 9).code.tolist()
-    assert [record.id for record in store.fetch(np.array([5, 0]))] == ["1", "0"]
-    gone, _ = store.delete(["0", "nobody"])
-    assert gone.tolist() == [0]
+    assert stored.codes()[4].tolist() == make_record("1", 9).code.tolist()
+    assert store.delete(["0", "nobody"]) == 1
     store.compact()
     again = GalleryStore.open(tmp_path / "g")
     assert ids_of(again) == ids_of(store) == ["2", "3", "4", "1", "new"]
-    assert again.read_codes().rows.tolist() == [2, 3, 4, 5, 6]
-    # Numbers go on above the last row that is left.
-    assert again.put([make_record("z")]).rows.tolist() == [7]
+    assert find_part(again).rows.tolist() == [2, 3, 4, 5, 6]
+    again.put([make_record("z")])  # numbers go on above the last row that is left
+    assert find_part(again).rows.tolist() == [2, 3, 4, 5, 6, 7]
 
 
 def test_what_is_put_is_found(tmp_path: Path) -> None:
@@ -86,8 +84,7 @@ def test_deleting_needs_one_way_to_choose(tmp_path: Path) -> None:
     for choice in ({}, {"ids": ["1"], "where": "label = 'a'"}):
         with pytest.raises(ConfigError, match="either ids, or where"):
             store.delete(**choice)  # type: ignore[arg-type]
-    gone, _ = store.delete(where="label = 'a'")
-    assert gone.tolist() == [0, 2, 4]
+    assert store.delete(where="label = 'a'") == 3
     assert ids_of(store) == ["1", "3", "5"]
 
 
@@ -107,11 +104,10 @@ def test_two_writers_take_turns(tmp_path: Path) -> None:
     second = GalleryStore.open(tmp_path / "g")
     for number in range(4):
         first.put([make_record(f"a{number}", number), make_record("both", number)])
-        written = second.put([make_record(f"b{number}", number), make_record("both", 9)])
-        assert len(written.replaced) == 1
+        assert second.put([make_record(f"b{number}", number), make_record("both", 9)]) == 1
     first.refresh()
     assert len(ids_of(first)) == len(set(ids_of(first))) == 9
-    assert np.diff(first.read_codes().rows).min() > 0
+    assert np.diff(find_part(first).rows).min() > 0
 
 
 def test_compacting_frees_what_was_deleted(tmp_path: Path) -> None:
@@ -173,7 +169,7 @@ def test_damage_is_named_when_it_is_opened_or_read(tmp_path: Path) -> None:
     folder = damaged("data")
     next((folder / IMAGES / "data").iterdir()).write_bytes(b"short")
     with pytest.raises(FormatError, match=repair):
-        GalleryStore.open(folder).read_codes()
+        find_part(GalleryStore.open(folder)).codes()
     folder = damaged("gone")
     shutil.rmtree(folder / IMAGES)
     with pytest.raises(FormatError, match=repair):
@@ -192,7 +188,7 @@ def test_a_flipped_byte_in_a_code_is_seen(tmp_path: Path) -> None:
     assert content.count(codes) == 1  # the codes lie in the file as they are
     file.write_bytes(content.replace(codes, codes[:-1] + bytes([codes[-1] ^ 1])))
     with pytest.raises(FormatError, match="codes are not what was written"):
-        GalleryStore.open(tmp_path / "g").read_codes()
+        find_part(GalleryStore.open(tmp_path / "g")).codes()
 
 
 def test_codes_are_read_in_blocks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -201,13 +197,14 @@ def test_codes_are_read_in_blocks(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
         store.put([make_record(f"n{n}", n) for n in range(first, first + 7)])
     store.delete(["n3", "n9"])
     store.put([make_record("n5", 40)])  # replaced: it comes last
-    whole = store.read_codes()
-    monkeypatch.setattr("phpq.gallery.store._READ_ROWS", 4)
-    parts = GalleryStore.open(tmp_path / "g").read_codes()
-    assert len(parts.codes) == 12
-    np.testing.assert_array_equal(parts.rows, whole.rows)
-    np.testing.assert_array_equal(parts.codes, whole.codes)
-    np.testing.assert_array_equal(parts.codes[-1], make_record("n5", 40).code)
+    whole = find_part(store)
+    expected = whole.codes()
+    monkeypatch.setattr("phpq.gallery.part._SCAN_ROWS", 4)
+    blocks = find_part(GalleryStore.open(tmp_path / "g"))
+    assert len(blocks.codes()) == 12
+    np.testing.assert_array_equal(blocks.rows, whole.rows)
+    np.testing.assert_array_equal(blocks.codes(), expected)
+    np.testing.assert_array_equal(blocks.codes()[-1], make_record("n5", 40).code)
 
 
 def test_codes_of_another_model_are_refused(tmp_path: Path) -> None:

@@ -1,24 +1,41 @@
 from __future__ import annotations
 
+import shutil
 from dataclasses import replace
 from multiprocessing.reduction import ForkingPickler
+from pathlib import Path
 
 import pytest
 
-from made_up_grids import tiny_plan, tiny_subject
+from benchmark_layouts import write_cub200, write_dogs120
+from made_up_grids import BIRDS, tiny_plan, tiny_subject
 from phpq.config import RECIPES, override, to_dict
 from phpq.errors import ConfigError
-from phpq.reproduce.grid import make_plan, recorded_config, same_settings
+from phpq.reproduce.grid import (
+    GridPlan,
+    identify_weights,
+    make_plan,
+    open_subject,
+    recall_subject,
+    recorded_config,
+    same_settings,
+)
+from phpq.reproduce.rows import rows_of
 
 
-def test_cells_that_tables_share_are_planned_once() -> None:
-    plan = tiny_plan("all", bits=(16, 32), seeds=(0, 1))
+@pytest.fixture(scope="module")
+def whole() -> GridPlan:
+    return tiny_plan("all", bits=(16, 32), seeds=(1, 0))
+
+
+def test_cells_that_tables_share_are_planned_once(whole: GridPlan) -> None:
+    plan = whole
     assert len({cell.key for cell in plan.cells}) == len(plan.cells)
     settings = [str(to_dict(cell.config)) + cell.kind for cell in plan.cells]
     assert len(set(settings)) == len(settings)
     base = plan.subject.base
     shared = {
-        plan.places[target, row, 16, 0]
+        plan.places[target, row, 16, 1]
         for target, row in (
             ("table1", "phpq"),
             ("variants", "phpq"),
@@ -32,19 +49,17 @@ def test_cells_that_tables_share_are_planned_once() -> None:
     assert len(shared) == 1
 
 
-def test_a_cell_has_the_same_key_in_every_table() -> None:
+def test_a_cell_has_the_same_key_in_every_table(whole: GridPlan) -> None:
     alone = tiny_plan("kappa", seeds=(0,))
-    whole = tiny_plan("all", seeds=(0, 1, 2))
     assert {cell.key for cell in alone.cells} <= {cell.key for cell in whole.cells}
 
 
-def test_every_place_has_a_cell_of_its_length_and_seed() -> None:
-    plan = tiny_plan("all", bits=(16, 32), seeds=(0, 3))
-    cells = {cell.key: cell for cell in plan.cells}
-    for (target, _, bits, seed), key in plan.places.items():
+def test_every_place_has_a_cell_of_its_length_and_seed(whole: GridPlan) -> None:
+    cells = {cell.key: cell for cell in whole.cells}
+    for (target, _, bits, seed), key in whole.places.items():
         assert (cells[key].bits, cells[key].seed) == (bits, seed), target
-    assert {seed for target, _, _, seed in plan.places if target == "efficiency"} == {0}
-    assert {bits for target, _, bits, _ in plan.places if target == "top10"} == {32}
+    assert {seed for target, _, _, seed in whole.places if target == "efficiency"} == {1}
+    assert {bits for target, _, bits, _ in whole.places if target == "top10"} == {32}
 
 
 def test_one_training_of_features_serves_all_shallow_methods() -> None:
@@ -97,16 +112,15 @@ def test_what_is_asked_for_counts_more_than_a_recipe_and_less_than_a_row() -> No
     assert cells[plan.places["table1", "phpq", 16, 0]].quantizer.kappa == 7
 
 
-def test_codes_are_kept_of_methods_with_the_first_seed() -> None:
-    plan = tiny_plan("all", seeds=(1, 0))
-    kept = [cell for cell in plan.cells if cell.keep]
+def test_codes_are_kept_of_methods_with_the_first_seed(whole: GridPlan) -> None:
+    kept = [cell for cell in whole.cells if cell.keep]
     assert {cell.seed for cell in kept} == {1}
     assert {cell.config.method.name for cell in kept} == set(RECIPES)
-    assert sum(cell.config.method.name == "phpq" for cell in kept) == 1
+    assert sum(cell.config.method.name == "phpq" for cell in kept) == 2  # one per length
 
 
-def test_a_cell_survives_the_way_to_a_worker() -> None:
-    for cell in tiny_plan("all").cells:
+def test_a_cell_survives_the_way_to_a_worker(whole: GridPlan) -> None:
+    for cell in whole.cells:
         assert ForkingPickler.loads(ForkingPickler.dumps(cell)) == cell
 
 
@@ -160,3 +174,80 @@ def test_bad_lengths(bits: tuple[int, ...]) -> None:
 def test_bad_seeds(seeds: tuple[int, ...]) -> None:
     with pytest.raises(ConfigError, match="--seeds 0,1,2"):
         tiny_plan(seeds=seeds)
+
+
+def test_drawn_birds_get_a_small_network_of_their_size() -> None:
+    subject, dataset = open_subject(BIRDS)
+    assert (subject.name, subject.classes, subject.gallery, subject.queries) == (
+        "plumage",
+        4,
+        24,
+        8,
+    )
+    assert subject.base.data.store_size == subject.base.data.eval_size == 32
+    assert subject.base.model.backbone == "test_resnet"
+    assert subject.weights == subject.base.model.weights == "none"
+    assert len(dataset.train) == 24
+
+
+def test_plain_plumage_is_small() -> None:
+    assert open_subject("plumage")[0].gallery <= 200
+
+
+def test_photographs_keep_the_defaults(tmp_path: Path) -> None:
+    subject, _ = open_subject(write_cub200(tmp_path))
+    assert subject.name == "cub200"
+    assert subject.base.loss.tau == 0.5
+    assert subject.base.model.weights == "hub"
+    assert subject.drawn == ""
+    dogs, _ = open_subject(write_dogs120(tmp_path / "dogs"))
+    assert (dogs.name, dogs.base.loss.tau) == ("dogs120", 0.25)
+
+
+def test_a_data_set_is_known_by_content_not_by_place(tmp_path: Path) -> None:
+    here, there = write_cub200(tmp_path / "a"), tmp_path / "b" / "c"
+    shutil.copytree(here, there)
+    weights = tmp_path / "w.bin"
+    weights.write_bytes(b"weights")
+    (tmp_path / "b" / "w.bin").write_bytes(b"weights")
+    first = open_subject(here, weights=str(weights))[0]
+    second = open_subject(there, weights=str(tmp_path / "b" / "w.bin"))[0]
+    assert first.facts() == second.facts()
+    assert str(tmp_path) not in str(first.facts())
+    other = open_subject(BIRDS)[0], open_subject(BIRDS + ",seed=1")[0]
+    assert other[0].fingerprint != other[1].fingerprint
+
+
+def test_settings_and_epochs_come_last() -> None:
+    subject, _ = open_subject(BIRDS, settings=["training.batch_size=4"], epochs=3)
+    assert subject.base.training.batch_size == 4
+    assert subject.base.training.epochs == 3
+    assert subject.settings == ("training.batch_size=4", "training.epochs=3")
+
+
+def test_a_subject_is_recalled_without_images() -> None:
+    subject, _ = open_subject(BIRDS, settings=["loss.tau=1"], epochs=3)
+    again = recall_subject(subject.facts(), settings=["loss.tau=1"], epochs=3)
+    assert again == subject
+
+
+def test_a_recalled_subject_names_its_rows_as_before(tmp_path: Path) -> None:
+    file = tmp_path / "net.safetensors"
+    file.write_bytes(b"weights")
+    subject, _ = open_subject(BIRDS, weights=str(file))
+    again = recall_subject(subject.facts())
+    titles = [[row.title for row in rows_of("table1", s.base)] for s in (subject, again)]
+    assert titles[0] == titles[1]
+    assert "PQ, ImageNet features" in titles[1]
+
+
+def test_weights_by_content(tmp_path: Path) -> None:
+    file = tmp_path / "net.safetensors"
+    file.write_bytes(b"one")
+    one = identify_weights(str(file))
+    file.write_bytes(b"two")
+    assert one.startswith("net.safetensors:")
+    assert identify_weights(str(file)) != one
+    assert identify_weights("hub") == "hub"
+    with pytest.raises(ConfigError, match=r"Cannot read the weights .*none\.bin.*--weights"):
+        identify_weights(str(tmp_path / "none.bin"))

@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from made_up_grids import Finished, made_up_record, tiny_plan
+from made_up_grids import Finished, made_up_record, tiny_plan, tiny_subject
 from phpq.errors import ConfigError, FormatError
 from phpq.files import write_json
 from phpq.reproduce.store import Store
@@ -23,10 +23,10 @@ def test_a_finished_cell_is_found_again(store: Store) -> None:
     plan = tiny_plan("table1", "dpsh", seeds=(0, 1))
     cell = plan.cells[1]
     assert not cell.keep
-    assert store.finished(plan.cells, "none") == {}
+    assert store.finished(plan.cells, "none", with_arrays=True) == {}
     record = made_up_record(cell, plan, 50.0)
     store.write_record(record)
-    assert store.finished(plan.cells, "none") == {cell.key: record}
+    assert store.finished(plan.cells, "none", with_arrays=True) == {cell.key: record}
 
 
 def test_what_does_not_count_as_finished(store: Store) -> None:
@@ -34,11 +34,11 @@ def test_what_does_not_count_as_finished(store: Store) -> None:
     cell = plan.cells[1]
     for change in ({"status": "failed"}, {"format": 0}):
         store.write_record(made_up_record(cell, plan, 50.0) | change)
-        assert store.finished([cell], "none") == {}
+        assert store.finished([cell], "none", with_arrays=True) == {}
     record = made_up_record(cell, plan, 50.0)
     record["config"]["loss"]["tau"] = 9.0
     store.write_record(record)
-    assert store.finished([cell], "none") == {}
+    assert store.finished([cell], "none", with_arrays=True) == {}
 
 
 def test_the_last_record_of_a_cell_counts(store: Store) -> None:
@@ -100,26 +100,33 @@ def test_a_cell_that_must_keep_codes_is_not_finished_without(store: Store) -> No
     cell = plan.cells[0]
     assert cell.keep
     store.write_record(made_up_record(cell, plan, 50.0))
-    assert store.finished([cell], "none") == {}
+    assert store.finished([cell], "none", with_arrays=True) == {}
     arrays = {"codes": np.arange(6, dtype=np.uint8).reshape(3, 2), "norm": np.array("unit")}
     store.write_arrays(cell, arrays)
-    assert store.finished([cell], "none")
-    again = store.read_arrays(store.arrays_path(cell))
+    assert store.finished([cell], "none", with_arrays=True)
+    again = store.read_arrays(cell.key, cell.kind)
     assert str(again["norm"]) == "unit"
     np.testing.assert_array_equal(again["codes"], arrays["codes"])
 
 
-def test_features_have_a_folder_of_their_own(store: Store) -> None:
-    cell = replace(tiny_plan("table1", "dpsh").cells[0], kind="features")
-    assert store.arrays_path(cell).parent.name == "features"
+def test_what_others_start_from_has_a_folder_of_its_own(store: Store) -> None:
+    plan = tiny_plan("table1", "lsh", subject=tiny_subject("method.classifier_share=0.5"))
+    features = next(cell for cell in plan.cells if cell.kind == "features")
+    for cell in (features, replace(features, key="other", kind="backbone")):
+        store.write_record(made_up_record(cell, plan, 50.0))
+        assert store.finished([cell], "none", with_arrays=True) == {}
+        path = store.arrays_path(cell.key, cell.kind)
+        assert path.parent.name == "features"
+        path.write_bytes(b"")
+        assert store.finished([cell], "none", with_arrays=True)
 
 
 def test_damage_is_named(store: Store) -> None:
     plan = tiny_plan("table1", "dpsh")
     cell = plan.cells[0]
-    store.arrays_path(cell).write_bytes(b"not an archive")
+    store.arrays_path(cell.key, cell.kind).write_bytes(b"not an archive")
     with pytest.raises(FormatError, match=r"Cannot read .*made anew"):
-        store.read_arrays(store.arrays_path(cell))
+        store.read_arrays(cell.key, cell.kind)
     store.records_path.write_text("{\n{}\n", "utf-8")
     with pytest.raises(FormatError, match=r"Line 1 of .*is damaged.*run again"):
         store.read_records()

@@ -2,32 +2,40 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from multiprocessing.reduction import ForkingPickler
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+from benchmark_layouts import write_dogs120
 from made_up_grids import Finished, tiny_place, tiny_plan, tiny_subject
 from phpq.data import open_dataset
 from phpq.evaluation import LabelledEmbeddings, evaluate_codes
 from phpq.evaluation.history import read_rows
-from phpq.reproduce.grid import make_plan
-from phpq.reproduce.work import is_compiled, run_cell
+from phpq.reproduce.grid import make_plan, open_subject
+from phpq.reproduce.work import decode_once, hardware, is_compiled, run_cell
 from phpq.training import train_run
 
 
-def test_a_cell_is_a_training_run(tmp_path: Path) -> None:
-    """The same settings by `train_run` give the same MAP at every epoch."""
-    plan = tiny_plan("table1", "phpq", seeds=(3,), subject=tiny_subject(epochs=3))
-    (cell,) = plan.cells
-    record = run_cell(cell, tiny_place(plan, tmp_path / "grid"))
-    dataset = open_dataset(plan.subject.source)
-    train_run(dataset, cell.config, tmp_path / "run", device="cpu")
-    rows = read_rows(tmp_path / "run")
-    assert record["by_epoch"] == {str(r["epoch"]): pytest.approx(r["map"], abs=1e-9) for r in rows}
-    assert record["map"] == record["by_epoch"]["3"]
+@pytest.mark.parametrize(("method", "tolerance"), [("phpq", 1e-9), ("pq", 2.0)])
+def test_a_cell_is_a_training_run(
+    finished: Finished, tmp_path: Path, method: str, tolerance: float
+) -> None:
+    """The same settings by `train_run` give the same MAP; stored features are float16."""
+    key = finished.plan.places["table1", method, 16, 0]
+    cell = next(cell for cell in finished.plan.cells if cell.key == key)
+    record = finished.result.records[key]
+    train_run(finished.place.open(), cell.config, tmp_path, device="cpu")
+    rows = [row for row in read_rows(tmp_path) if "map" in row]
+    expected = {str(row["epoch"]): pytest.approx(row["map"], abs=tolerance) for row in rows}
+    assert record["by_epoch"] == expected
+    assert record["map"] == record["by_epoch"]["2"]
     assert record["best_map"] == max(record["by_epoch"].values())
-    assert record["losses"]["loss"] == pytest.approx(rows[-1]["loss"])
+    if cell.kind == "shallow":
+        assert record["features_key"] == cell.features
+    else:
+        assert record["losses"]["loss"] == pytest.approx(rows[-1]["loss"])
 
 
 def test_a_cell_that_starts_from_a_shared_backbone_is_one_too(tmp_path: Path) -> None:
@@ -41,19 +49,6 @@ def test_a_cell_that_starts_from_a_shared_backbone_is_one_too(tmp_path: Path) ->
     assert record["map"] == pytest.approx(last["map"], abs=1e-9)
     assert record["epochs"] == last["epoch"] == 2
     assert list(record["by_epoch"]) == ["2"]  # codes exist once the method itself learns
-
-
-def test_a_shallow_cell_is_a_training_run_up_to_float16(tmp_path: Path) -> None:
-    plan = tiny_plan("table1", "pq")
-    place = tiny_place(plan, tmp_path / "grid")
-    for cell in plan.cells:
-        record = run_cell(cell, place)
-        if cell.kind == "shallow" and cell.config.method.features == "finetuned":
-            break
-    dataset = open_dataset(plan.subject.source)
-    train_run(dataset, cell.config, tmp_path / "run", device="cpu")
-    assert record["map"] == pytest.approx(read_rows(tmp_path / "run")[-1]["map"], abs=2.0)
-    assert record["features_key"] == cell.features
 
 
 def test_a_record_says_all_there_is_to_say(finished: Finished) -> None:
@@ -108,7 +103,7 @@ def test_held_out_queries(tmp_path: Path) -> None:
     place = tiny_place(plan, tmp_path)
     record = run_cell(plan.cells[0], place)
     assert (record["gallery"], record["queries"]) == (20, 4)
-    rows = place.store.read_arrays(place.store.arrays_path(plan.cells[0]))["gallery_rows"]
+    rows = place.store.read_arrays(plan.cells[0].key, "training")["gallery_rows"]
     np.testing.assert_array_equal(rows, np.arange(20))
 
 
@@ -117,7 +112,7 @@ def test_only_the_first_seed_keeps_codes(tmp_path: Path) -> None:
     place = tiny_place(plan, tmp_path)
     record = run_cell(replace(plan.cells[0], keep=False), place)
     assert math.isfinite(record["map"])
-    assert not place.store.arrays_path(plan.cells[0]).exists()
+    assert not place.store.arrays_path(plan.cells[0].key, "training").exists()
 
 
 @pytest.mark.parametrize(
@@ -136,3 +131,36 @@ def test_a_cell_compiles_as_asked_or_as_the_grid(
     plan = tiny_plan("table1", "phpq", subject=tiny_subject(f"training.accelerate={asked}"))
     place = replace(tiny_place(plan, tmp_path), device=device, compiled=grid)
     assert is_compiled(plan.cells[0], place) is compiled
+
+
+def test_a_workplace_survives_the_way_to_a_worker(tmp_path: Path) -> None:
+    place = replace(tiny_place(tiny_plan("table1", "phpq"), tmp_path), home=tmp_path)
+    assert ForkingPickler.loads(ForkingPickler.dumps(place)) == place
+
+
+def test_the_data_set_is_opened_once(tmp_path: Path) -> None:
+    place = tiny_place(tiny_plan("table1", "phpq"), tmp_path)
+    dataset = place.open()
+    assert place.open() is dataset
+    assert dataset.source == place.subject.source
+
+
+def test_photographs_are_decoded_into_the_cache(tmp_path: Path) -> None:
+    subject, _ = open_subject(
+        write_dogs120(tmp_path / "dogs"), settings=["data.store_size=16"], weights="none"
+    )
+    plan = make_plan(subject, "table1", bits=(16,), seeds=(0,), methods=["phpq"])
+    place = tiny_place(plan, tmp_path / "grid")
+    decode_once(plan.cells, place)
+    stored = sorted(place.cache.glob("*.npy"))
+    assert [np.load(path).shape for path in stored] == [(2, 3, 16, 16), (4, 3, 16, 16)]
+    before = [path.stat().st_mtime_ns for path in stored]
+    decode_once(plan.cells, place)
+    assert [path.stat().st_mtime_ns for path in stored] == before
+
+
+def test_hardware_says_what_ran_it() -> None:
+    facts = hardware("cpu")
+    assert facts["gpu"] is None
+    assert facts["cpu"]
+    assert facts["cpu_cores"] >= 1

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 from starlette.testclient import TestClient
 
-from phpq.serve.shards.parts import LocalShards
+from phpq.gallery.shards import LocalShards
 from served_galleries import served
 
 

@@ -42,7 +42,7 @@ def test_the_file_comes_back_as_it_is(tmp_path: Path, decoders: DecodePool) -> N
     content = new_photo(0)
     record = written(tmp_path, content)
     pictures = Pictures(decoders, cache_bytes=0)
-    assert has_file(record)
+    assert has_file(record.uri)
     assert read_file(record) == content
     original = pictures.original(record)
     assert (original.content, original.media_type) == (content, "image/png")
@@ -106,7 +106,7 @@ def test_a_pipe_or_a_folder_in_its_place_does_not_hang(tmp_path: Path) -> None:
     record = written(tmp_path, new_photo(0))
     (tmp_path / "bird.png").unlink()
     os.mkfifo(tmp_path / "bird.png")
-    assert not has_file(record)
+    assert not has_file(record.uri)
     failed: list[bool] = []
 
     def read() -> None:
@@ -127,6 +127,6 @@ def test_a_pipe_or_a_folder_in_its_place_does_not_hang(tmp_path: Path) -> None:
 
 def test_without_a_file_the_message_says_so() -> None:
     for record in (record_of(None), record_of(Path("a\0b"))):
-        assert not has_file(record)
+        assert not has_file(record.uri)
         with pytest.raises(UnknownNameError, match="has no file"):
             read_file(record)

@@ -44,9 +44,9 @@ def test_methods_that_somebody_made_up_share_one_name() -> None:
 def test_what_happens_to_shards_is_counted() -> None:
     metrics = Metrics()
     for _ in range(3):
-        metrics.shard_retried(1)
-    metrics.shard_restarted(0)
-    metrics.shard_failed(1)
+        metrics.shard_event("retries", 1)
+    metrics.shard_event("restarts", 0)
+    metrics.shard_event("failures", 1)
     found = values(metrics)
     assert found["phpq_shard_retries_total", "1"] == 3
     assert found["phpq_shard_restarts_total", "0"] == 1

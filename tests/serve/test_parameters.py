@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from phpq.gallery.view import Page
 from phpq.serve.parameters import form_page, make_page, query_page, upload_name
-from phpq.serve.snapshot import Page
 
 
 def test_an_empty_filter_is_none() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -90,6 +91,11 @@ def _facts(evaluation: Evaluation, run: Path) -> list[tuple[str, str]]:
                 f"best {epochs.best.map:.2f} (epoch {epochs.best.epoch})",
             )
         )
-    rows.append(("report", str((evaluation.folder or run) / "report.html")))
+    if evaluation.pq is None:
+        rows.append(("skipped", "post-hoc PQ: faiss, which fits it, is not installed"))
+    if find_spec("matplotlib") is None:
+        rows.append(("skipped", "report.html and its pictures: matplotlib is not installed"))
+    else:
+        rows.append(("report", str((evaluation.folder or run) / "report.html")))
     rows.append(("next", f"phpq search {shlex.quote(str(run))} PHOTO"))
     return rows

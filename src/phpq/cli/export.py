@@ -64,14 +64,9 @@ def _onnx(target: Path, out: Path | None) -> dict[str, object]:
 
 
 def _faiss(target: Path, out: Path | None) -> dict[str, object]:
-    from phpq.search import run_to_faiss, write_faiss
+    from phpq.gallery import Gallery
+    from phpq.gallery.export import write_faiss
 
-    if is_gallery(target):
-        from phpq.gallery import Gallery
-
-        converted = Gallery.open(target, device="cpu").to_faiss()
-        index, ids = converted.index, converted.ids
-    else:
-        index, ids = run_to_faiss(target)
-    path, names = write_faiss(index, ids, out or target / "gallery.faiss")
-    return {"format": "faiss", "path": str(path), "rows": len(ids), "ids": str(names)}
+    made = Gallery.open(target, device="cpu").to_faiss()
+    path, names = write_faiss(made.index, made.ids, out or target / "gallery.faiss")
+    return {"format": "faiss", "path": str(path), "rows": len(made.ids), "ids": str(names)}

@@ -71,13 +71,13 @@ def delete(
 
     store = GalleryStore.open(folder)
     unknown = sorted(set(ids or ()) - set(store.find(ids or ())))
-    gone, _ = store.delete(ids or None, where=where)
+    gone = store.delete(ids or None, where=where)
     for name in unknown[:10]:
         messages().print(f"not in the gallery: {name!r}", style="yellow", markup=False)
     if as_json:
-        print_json({"deleted": len(gone), "images": len(store), "unknown": unknown})
+        print_json({"deleted": gone, "images": len(store), "unknown": unknown})
         return
-    print_facts((("deleted", plural(len(gone), "image")), ("left", plural(len(store), "image"))))
+    print_facts((("deleted", plural(gone, "image")), ("left", plural(len(store), "image"))))
 
 
 @gallery.command()
@@ -99,7 +99,7 @@ def compact(folder: Folder, as_json: AsJson = False) -> None:
 @gallery.command()
 def verify(
     folder: Folder,
-    repair: Annotated[bool, typer.Option("--repair", help="Mend what can be mended.")] = False,
+    repair: Annotated[bool, typer.Option("--repair", help="Fix what can be fixed.")] = False,
     as_json: AsJson = False,
 ) -> None:
     """Read everything and compare it with what was written; exit code 1 if something is wrong.
@@ -121,8 +121,8 @@ def verify(
         if report.sound:
             rows.append(("sound", plural(report.images, "image")))
         else:
-            mend = f"phpq gallery verify --repair {shlex.quote(str(folder))}"
-            rows.append(("next", mend))
+            fix = f"phpq gallery verify --repair {shlex.quote(str(folder))}"
+            rows.append(("next", fix))
         print_facts(rows)
     if not report.sound:
         raise typer.Exit(1)
@@ -136,7 +136,7 @@ def export(
 ) -> None:
     """Write ids, uris, labels, metadata, hashes and codes to a Parquet file."""
     from phpq.errors import ConfigError
-    from phpq.gallery.facts import export_parquet
+    from phpq.gallery.export import export_parquet
     from phpq.gallery.store import GalleryStore
 
     if out.suffix.lower() != ".parquet":

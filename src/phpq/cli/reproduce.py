@@ -12,72 +12,43 @@ from phpq.cli.settings import home
 from phpq.errors import ConfigError
 
 if TYPE_CHECKING:
-    from phpq.reproduce.command import Outcome
+    from phpq.reproduce.runner import GridResult
 
-Target = Annotated[
-    str,
-    typer.Argument(
-        help="table1, variants, kappa, alpha, tau, future, pn-curves, efficiency, top10 or all."
-    ),
-]
-DatasetName = Annotated[
-    str, typer.Option(help="cub200, dogs120, plumage, a folder of class folders, or a table.")
-]
-Bits = Annotated[str, typer.Option(help="Code lengths.")]
-Methods = Annotated[
-    str,
-    typer.Option(help="Only these methods, as phpq,pqn,itq. (default: all)", show_default=False),
-]
-Seeds = Annotated[
-    str | None, typer.Option(help="Seeds of the trainings. (default: 0,1,2; 0 for plumage)")
-]
-Epochs = Annotated[int | None, typer.Option(min=1, help="Of every training. (default: 70)")]
-Out = Annotated[Path | None, typer.Option(help="Folder (default: reproduce/DATASET)")]
-Weights = Annotated[
-    str | None,
-    typer.Option(
-        help="Where backbones start: hub, none or a FILE. (default: hub; none for plumage)"
-    ),
-]
-Settings = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--set", metavar="STAGE.FIELD=VALUE", help="A setting of every cell; may be repeated."
-    ),
-]
-Processes = Annotated[
-    int | None,
-    typer.Option(
-        min=0, help="Cells at once; 0: in this process. (default: as many as the machine carries)"
-    ),
-]
-Device = Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:1 or mps.")]
-Cache = Annotated[Path | None, typer.Option(help="Folder of decoded images (default: in --out)")]
-Commit = Annotated[str | None, typer.Option(help="Commit of the code, where git does not know.")]
-ReportOnly = Annotated[
-    bool, typer.Option("--report-only", help="Run nothing; write the pages of what is there.")
-]
-NoReport = Annotated[bool, typer.Option("--no-report", help="Run the cells and write no pages.")]
-AsJson = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
+# Help texts too long for the signature.
+TARGETS = "table1, variants, kappa, alpha, tau, future, pn-curves, efficiency, top10 or all."
+DATASETS = "cub200, dogs120, plumage, a folder of class folders, or a table."
+METHODS = "Only these methods, as phpq,pqn,itq. (default: all)"
+SEEDS = "Seeds of the trainings. (default: 0,1,2; 0 for plumage)"
+WEIGHTS = "Where backbones start: hub, none or a FILE. (default: hub; none for plumage)"
+SETTING = "A setting of every cell; may be repeated."
+PROCESSES = "Cells at once; 0: in this process. (default: as many as the machine carries)"
+CACHE = "Folder of decoded images (default: in --out)"
+COMMIT = "Commit of the code, where git does not know."
+REPORT_ONLY = "Run nothing; write the pages of what is there."
+NO_REPORT = "Run the cells and write no pages."
 
 
 def reproduce(
-    target: Target,
-    dataset: DatasetName = "cub200",
-    bits: Bits = "16,32,48,64",
-    methods: Methods = "",
-    seeds: Seeds = None,
-    epochs: Epochs = None,
-    out: Out = None,
-    weights: Weights = None,
-    settings: Settings = None,
-    processes: Processes = None,
-    device: Device = "auto",
-    cache: Cache = None,
-    commit: Commit = None,
-    report_only: ReportOnly = False,
-    no_report: NoReport = False,
-    as_json: AsJson = False,
+    target: Annotated[str, typer.Argument(help=TARGETS)],
+    dataset: Annotated[str, typer.Option(help=DATASETS)] = "cub200",
+    bits: Annotated[str, typer.Option(help="Code lengths.")] = "16,32,48,64",
+    methods: Annotated[str, typer.Option(help=METHODS, show_default=False)] = "",
+    seeds: Annotated[str | None, typer.Option(help=SEEDS)] = None,
+    epochs: Annotated[
+        int | None, typer.Option(min=1, help="Of every training. (default: 70)")
+    ] = None,
+    out: Annotated[Path | None, typer.Option(help="Folder (default: reproduce/DATASET)")] = None,
+    weights: Annotated[str | None, typer.Option(help=WEIGHTS)] = None,
+    settings: Annotated[
+        list[str] | None, typer.Option("--set", metavar="STAGE.FIELD=VALUE", help=SETTING)
+    ] = None,
+    processes: Annotated[int | None, typer.Option(min=0, help=PROCESSES)] = None,
+    device: Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:1 or mps.")] = "auto",
+    cache: Annotated[Path | None, typer.Option(help=CACHE)] = None,
+    commit: Annotated[str | None, typer.Option(help=COMMIT)] = None,
+    report_only: Annotated[bool, typer.Option("--report-only", help=REPORT_ONLY)] = False,
+    no_report: Annotated[bool, typer.Option("--no-report", help=NO_REPORT)] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False,
 ) -> None:
     """Run the paper's tables and figures again, ours beside theirs.
 
@@ -109,12 +80,12 @@ def reproduce(
         run=not report_only,
     )
     console = messages()
-    outcome = reproduce(options, say=lambda text: console.print(text, markup=False, soft_wrap=True))
+    result = reproduce(options, say=lambda text: console.print(text, markup=False, soft_wrap=True))
     if as_json:
-        print_json(outcome.to_dict())
+        print_json(result.to_dict())
     else:
-        _print(outcome)
-    if outcome.result.failed:
+        _print(result)
+    if result.failed:
         raise typer.Exit(1)
 
 
@@ -127,16 +98,15 @@ def _numbers(option: str, text: str) -> list[int]:
         ) from error
 
 
-def _print(outcome: Outcome) -> None:
-    result = outcome.result
+def _print(result: GridResult) -> None:
     rows = [
         ("cells", f"{len(result.ran)} run, {len(result.reused)} were there"),
         ("took", f"{result.seconds:.0f} s; the cells {result.cell_seconds:.0f} s in all"),
-        ("folder", str(outcome.folder)),
+        ("folder", str(result.folder)),
     ]
     if result.failed:
         rows.append(("failed", ", ".join(sorted(result.failed))))
     if result.left:
         rows.append(("left", f"{len(result.left)}: {next(iter(result.left.values()))}"))
-    rows += [("page" if not n else "", str(page)) for n, page in enumerate(outcome.pages)]
+    rows += [("" if n else "page", str(page)) for n, page in enumerate(result.pages)]
     print_facts(rows)

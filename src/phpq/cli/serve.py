@@ -1,4 +1,4 @@
-"""`phpq serve`: a gallery in, a web page and an HTTP API out, until Ctrl-C."""
+"""`phpq serve`: a gallery or an evaluated run in, a web page and an HTTP API out, until Ctrl-C."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     import socket
 
     from phpq.gallery import Gallery
+    from phpq.gallery.shards import Shards
     from phpq.serve import ServerSettings
-    from phpq.serve.shards.parts import Shards
     from phpq.serve.shards.settings import Sharding
 
 TOKEN = "PHPQ_TOKEN"  # the variable of the environment
@@ -27,7 +27,11 @@ TOKEN = "PHPQ_TOKEN"  # the variable of the environment
 
 def serve(
     folder: Annotated[
-        Path, typer.Argument(metavar="GALLERY", help="A folder that phpq index wrote.")
+        Path,
+        typer.Argument(
+            metavar="GALLERY|RUN",
+            help="A folder that phpq index wrote, or an evaluated one of phpq train.",
+        ),
     ],
     host: Annotated[
         str, typer.Option(help="Address to listen on; 0.0.0.0 lets the whole network in.")

@@ -19,8 +19,8 @@ import numpy as np
 
 from phpq.cluster.actors import Actors
 from phpq.errors import ConfigError
-from phpq.gallery.check import MODEL
 from phpq.gallery.encoding import Encoded, encode_items
+from phpq.gallery.of_run import MODEL
 
 if TYPE_CHECKING:
     from phpq.model import Model

@@ -187,10 +187,11 @@ def _summary(evaluation: Evaluation) -> str:
 
 
 def _headlines(evaluation: Evaluation) -> tuple[Headline, ...]:
-    timing, exhaustive, fitted = evaluation.timing, evaluation.float_search, evaluation.posthoc_pq
+    timing, exhaustive, fitted = evaluation.timing, evaluation.float_search, evaluation.pq
     ways = {f"MAP at {evaluation.bits} bits": (evaluation.codes, "whole gallery, per cent")}
     if not evaluation.lossless:
         ways["float search"] = (exhaustive, f"MAP, {_bytes(exhaustive)}")
+    if fitted is not None and not evaluation.lossless:
         ways[f"post-hoc PQ, {fitted.bits} bits"] = (fitted, "MAP on the same embeddings")
     return (
         *(Headline(name, f"{one.map_percent:.2f}", note) for name, (one, note) in ways.items()),

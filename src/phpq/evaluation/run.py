@@ -1,7 +1,7 @@
 """A trained model and a data set in, every measure of its retrieval out, and a folder to look at.
 
     metrics.json  report.html  precision_at.png  precision_recall.png  top10.png
-    gallery_codes.npy  gallery.json      what `phpq search` reads
+    gallery.npz   the coded gallery, which `phpq.gallery.of_run` makes searchable
 
 Codes, float search and post-hoc PQ are measured on the same embeddings. The model comes as an
 argument, so that this module needs no torch.
@@ -10,6 +10,7 @@ argument, so that this module needs no torch.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -20,12 +21,13 @@ from phpq.codes import CodeArray
 from phpq.config import RECIPES, to_dict
 from phpq.data import Dataset, SkippedImage, hold_out
 from phpq.errors import ConfigError
+from phpq.evaluation.coded import FOLDER as FOLDER
+from phpq.evaluation.coded import write_coded
 from phpq.evaluation.embedding import EmbeddedImages, Progress, embed_readable
 from phpq.evaluation.history import EpochScores
 from phpq.evaluation.metrics import RetrievalScores
 from phpq.evaluation.page import write_page
 from phpq.evaluation.protocol import evaluate_codes, evaluate_float, evaluate_posthoc_pq
-from phpq.evaluation.snapshot import take_snapshot, write_snapshot
 from phpq.evaluation.timing import SearchTiming, time_search
 from phpq.files import write_json
 from phpq.index import CodeIndex
@@ -34,7 +36,6 @@ from phpq.report.pictures import draw_hits, hit_rows, spread_queries
 if TYPE_CHECKING:
     from phpq.model import Model
 
-FOLDER = "evaluation"  # of a run
 METRICS = "metrics.json"
 CUTOFFS = (1, 5, 10, 20, 50, 100, 200, 500, 1000)
 TIMED_QUERIES = 1000
@@ -57,7 +58,8 @@ class Evaluation:
         fingerprint: Of its weights.
         codes: Search over the learned codes.
         float_search: Exhaustive search over the same embeddings.
-        posthoc_pq: A product quantizer of as many bits, fitted to the same embeddings.
+        pq: A product quantizer of as many bits, fitted to the same embeddings; None where
+            faiss, which fits it, is not installed.
         timing: 1,000 queries by codes and by float search.
         epochs: MAP of the run's last and best epoch; None without a run.
         skipped: Images that could not be read.
@@ -75,7 +77,7 @@ class Evaluation:
     fingerprint: str
     codes: RetrievalScores
     float_search: RetrievalScores
-    posthoc_pq: RetrievalScores
+    pq: RetrievalScores | None
     timing: SearchTiming
     epochs: EpochScores | None
     skipped: tuple[SkippedImage, ...]
@@ -88,7 +90,15 @@ class Evaluation:
         codes = {f"{self.title} codes": self.codes}
         if self.lossless:
             return codes
-        return codes | {"float search": self.float_search, "post-hoc PQ": self.posthoc_pq}
+        fitted = {} if self.pq is None else {"post-hoc PQ": self.pq}
+        return codes | {"float search": self.float_search} | fitted
+
+    @property
+    def posthoc_pq(self) -> RetrievalScores:
+        """What `pq` holds, for those who cannot do without."""
+        if self.pq is None:
+            raise ConfigError("Post-hoc PQ was not measured: install faiss-cpu, which fits it.")
+        return self.pq
 
     @property
     def title(self) -> str:
@@ -106,11 +116,11 @@ class Evaluation:
             "map": {str(self.bits): self.codes.map_percent},
             "lossless": self.lossless,
             "map_float": self.float_search.map_percent,
-            "map_pq": self.posthoc_pq.map_percent,
+            "map_pq": self.pq and self.pq.map_percent,
             "scores": {
                 "codes": self.codes.to_dict(),
                 "float": self.float_search.to_dict(),
-                "pq": self.posthoc_pq.to_dict(),
+                "pq": self.pq and self.pq.to_dict(),
             },
             "timing": self.timing.to_dict(),
             "epochs": None if self.epochs is None else self.epochs.to_dict(),
@@ -163,7 +173,7 @@ def evaluate_model(
         fingerprint=model.fingerprint(),
         codes=codes_scores,
         float_search=float_scores,
-        posthoc_pq=pq_scores,
+        pq=pq_scores,
         timing=time_search(
             queries.embeddings,
             gallery.embeddings,
@@ -177,18 +187,19 @@ def evaluate_model(
         lossless=np.array_equal(model.codebooks.decode(codes), gallery.embeddings),
     )
     if out is not None:
-        top10 = _draw_top10(model, queries, gallery, codes)
-        write_page(evaluation, out, top10=top10)
+        if find_spec("matplotlib") is not None:  # a machine that only measures needs no pictures
+            write_page(evaluation, out, top10=_draw_top10(model, queries, gallery, codes))
         write_json(out / METRICS, evaluation.to_dict())
-        snapshot = take_snapshot(codes, gallery.images, fingerprint=evaluation.fingerprint)
-        write_snapshot(out, snapshot)
+        write_coded(
+            out, gallery.images, codes, gallery.embeddings, fingerprint=evaluation.fingerprint
+        )
     return evaluation
 
 
 def _measure(
     model: Model, queries: EmbeddedImages, gallery: EmbeddedImages, codes: CodeArray
-) -> tuple[RetrievalScores, RetrievalScores, RetrievalScores]:
-    """Return the scores of the codes, of float search and of post-hoc PQ."""
+) -> tuple[RetrievalScores, RetrievalScores, RetrievalScores | None]:
+    """Return the scores of the codes, of float search and, where there is faiss, post-hoc PQ."""
     books, size = model.codebooks.num_codebooks, model.codebooks.codebook_size
     parts = books if model.codebooks.unit else 0  # other methods do not normalise
     asking, asked = queries.labelled(), gallery.labelled()
@@ -211,7 +222,9 @@ def _measure(
             codebook_size=size,
             sub_vectors=parts,
             cutoffs=cutoffs,
-        ),
+        )
+        if find_spec("faiss") is not None
+        else None,
     )
 
 

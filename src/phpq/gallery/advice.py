@@ -17,8 +17,10 @@ from phpq.codes import CodeArray, Codebooks, FloatArray, IntArray, group_codes
 from phpq.config import CONFIG_FILE
 from phpq.errors import ConfigError, DataError
 from phpq.evaluation.run import FOLDER, METRICS
-from phpq.evaluation.snapshot import read_snapshot
 from phpq.files import read_json
+from phpq.gallery.of_run import open_store
+from phpq.gallery.part import find_part
+from phpq.gallery.shard import number_labels
 from phpq.index import CodeIndex
 
 TIMED_ROWS = 2_000_000  # more are not made up for a measurement
@@ -64,22 +66,23 @@ def advise_run(run: Path, size: int, *, seed: int = 0) -> CodeAdvice:
 
     if size < 1:
         raise ConfigError(f"size={size} is not allowed: it must be at least 1.")
-    remedy = f"Make it with: phpq evaluate {run}"
-    snapshot = read_snapshot(run / FOLDER, remedy=remedy)
-    metrics = read_json(run / FOLDER / METRICS, remedy=remedy)
-    codebooks = load(run, device="cpu").codebooks
-    sizes = group_codes(snapshot.codes).sizes
+    model = load(run, device="cpu")
+    part = find_part(open_store(run, model))
+    codes, labels = part.codes(), number_labels(part)[1].astype(np.int64)
+    metrics = read_json(run / FOLDER / METRICS, remedy=f"Make it with: phpq evaluate {run}")
+    codebooks = model.codebooks
+    sizes = group_codes(codes).sizes
     expected = expected_distinct(sizes, size, most=2**codebooks.bits)
     rows = min(size, TIMED_ROWS)
     generator = np.random.default_rng(seed)
-    index = CodeIndex(codebooks, draw_codes(snapshot.codes, rows, generator))
-    queries = draw_queries(codebooks, snapshot.codes, snapshot.labels, generator)
+    index = CodeIndex(codebooks, draw_codes(codes, rows, generator))
+    queries = draw_queries(codebooks, codes, labels, generator)
     return CodeAdvice(
         run=str(run),
         bits=codebooks.bits,
         bytes_per_image=-(-codebooks.bits // 8),
         map_percent=float(metrics["map"][str(codebooks.bits)]),
-        images=len(snapshot),
+        images=len(codes),
         distinct_codes=len(sizes),
         expected_distinct=round(expected),
         images_per_code=size / max(expected, 1),

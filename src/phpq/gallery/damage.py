@@ -28,11 +28,7 @@ def newest_seen(folder: Path) -> int:
 
 @contextmanager
 def damage_named(folder: Path) -> Iterator[None]:
-    """Turn what Lance and Arrow raise into a `FormatError` that names the repair.
-
-    Args:
-        folder: The gallery.
-    """
+    """Turn what Lance and Arrow raise into a `FormatError` that names the repair."""
     try:
         yield
     except PhpqError:

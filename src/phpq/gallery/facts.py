@@ -5,16 +5,16 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
 import pyarrow.compute as pc
 
 from phpq.codes import group_codes
+from phpq.gallery.part import find_part
 from phpq.gallery.store import GalleryStore
 
 
 def describe_store(store: GalleryStore) -> dict[str, Any]:
     """Return what a gallery holds, what it costs, and how it is laid out on disk."""
-    codes = store.read_codes().codes
+    codes = find_part(store).codes()
     manifest, dataset = store.manifest, store.dataset
     labels = dataset.to_table(columns=["label"]).column("label")
     shown = {name: str(dataset.schema.field(name).type) for name in store.metadata_columns}
@@ -35,28 +35,6 @@ def describe_store(store: GalleryStore) -> dict[str, Any]:
         "model_fingerprint": manifest.model_fingerprint,
         "format_version": manifest.format_version,
     }
-
-
-def export_parquet(store: GalleryStore, path: Path) -> int:
-    """Write all images in the order of insertion to a Parquet file; returns their number.
-
-    Columns: id, uri, label, sha256, code (a list of M bytes), metadata, and embedding where kept.
-    """
-    from pyarrow import parquet
-
-    from phpq.files import replacing
-
-    kept = [field for field in store.dataset.schema if field.name not in ("row", "check")]
-    written = 0
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with (
-        replacing(path) as temporary,
-        parquet.ParquetWriter(temporary, pa.schema(kept)) as writer,
-    ):
-        for table in store.batches():
-            writer.write_table(table.select([field.name for field in kept]).cast(pa.schema(kept)))
-            written += table.num_rows
-    return written
 
 
 def folder_bytes(folder: Path) -> int:

@@ -10,40 +10,36 @@ torch is imported when a model is loaded, not before.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 import numpy as np
 from PIL import Image
 
 from phpq.codes import FloatArray, check_embeddings
-from phpq.errors import (
-    ConfigError,
-    DataError,
-    FormatError,
-    NotTrainedError,
-    ShapeError,
-    UnknownNameError,
-)
-from phpq.gallery.check import MODEL, verify_gallery
+from phpq.errors import ConfigError, DataError, FormatError, ShapeError
+from phpq.gallery.check import verify_gallery
 from phpq.gallery.encoding import Engine
-from phpq.gallery.facts import describe_store, export_parquet
-from phpq.gallery.hits import FaissGallery, Hit, rerank_rows, to_hit
+from phpq.gallery.export import FaissGallery, export_parquet, to_faiss
+from phpq.gallery.facts import describe_store
 from phpq.gallery.ingest import AddReport, Ingest, Progress
-from phpq.gallery.live import LiveCodes
-from phpq.gallery.manifest import new_manifest, repair_command
+from phpq.gallery.manifest import new_manifest
+from phpq.gallery.of_run import MODEL, is_run, load_model, model_folder, open_store
 from phpq.gallery.records import Record
 from phpq.gallery.repair import VerifyReport
 from phpq.gallery.sources import Source
 from phpq.gallery.store import GalleryStore
+from phpq.gallery.view import GalleryView, Page
+from phpq.gallery.views import Views
+from phpq.hits import Found
 
 if TYPE_CHECKING:
     from phpq.model import Model
 
 Query = str | Path | Image.Image | FloatArray
 OnBad = Literal["skip", "refuse"]
+T = TypeVar("T")
 
 
 class Gallery:
@@ -51,14 +47,14 @@ class Gallery:
 
     Attributes:
         model: The model that embeds and encodes.
-        path: The folder.
+        path: The folder that holds the images' rows; of a run, `evaluation/gallery` in it.
     """
 
     def __init__(self, store: GalleryStore, model: Model) -> None:
         self.model = model
         self.path = store.folder
         self._store = store
-        self._live = LiveCodes(store, model.codebooks)
+        self._views = Views(store.folder, model.codebooks)
 
     @classmethod
     def create(
@@ -69,7 +65,7 @@ class Gallery:
         Args:
             path: A folder that does not exist yet, or is empty.
             model: A model, or what `phpq.load` takes. It is copied into the gallery.
-            keep_embeddings: Store float16 embeddings too (2 D bytes an image), for re-ranking.
+            keep_embeddings: Store float16 embeddings too (2 D bytes per image), for re-ranking.
         """
         from phpq.model import Model, load
 
@@ -87,18 +83,28 @@ class Gallery:
 
     @classmethod
     def open(cls, path: str | Path, *, device: str = "auto") -> Gallery:
-        """Open a gallery with its own model.
+        """Open a gallery with its own model, or an evaluated run as the gallery of its images.
 
         Args:
-            path: The folder.
+            path: The folder of a gallery or of a run.
             device: "auto" takes CUDA where there is one.
 
         Raises:
+            NotTrainedError: If it is a run that was not evaluated yet.
             FormatError: If it is no gallery, of an unknown version or damaged, or if its codes are
                 another model's; the message names the repair.
         """
-        store = GalleryStore.open(Path(path))
-        return cls(store, _load_model(store, device))
+        folder = Path(path)
+        if not is_run(folder):
+            GalleryStore.open(folder)  # what is wrong with it shows before the model is loaded
+        model = load_model(folder, device)
+        return cls(open_store(folder, model), model)
+
+    @property
+    def name(self) -> str:
+        """What the gallery is called: its folder, or that of its run."""
+        home = model_folder(self.path)
+        return self.path.name if home.parent == self.path else home.name
 
     def __len__(self) -> int:
         return len(self._store)
@@ -155,7 +161,7 @@ class Gallery:
 
     def delete(self, ids: str | Sequence[str] | None = None, *, where: str | None = None) -> int:
         """Delete images by id or by expression, in one commit; returns how many went."""
-        return self._live.delete([ids] if isinstance(ids, str) else ids, where=where)
+        return self._store.delete([ids] if isinstance(ids, str) else ids, where=where)
 
     def prune(self, root: str | Path) -> int:
         """Delete the images that came from the folder `root` and whose files are gone from it."""
@@ -170,8 +176,14 @@ class Gallery:
         return self.delete(gone) if gone else 0
 
     def search(
-        self, query: Query, top_k: int = 10, *, where: str | None = None, rerank: int = 0
-    ) -> list[Hit]:
+        self,
+        query: Query,
+        top_k: int = 10,
+        *,
+        where: str | None = None,
+        rerank: int = 0,
+        offset: int = 0,
+    ) -> Found:
         """Find the images that look most like one image.
 
         Args:
@@ -180,9 +192,11 @@ class Gallery:
             where: A Lance SQL expression over id, uri, label and metadata, as in
                 "label = 'sparrow' AND year > 2020", applied before the best are chosen.
             rerank: > 0: order the first `rerank` hits by their float embeddings.
+            offset: How many better hits to skip.
 
         Returns:
-            Best first, equal scores in order of insertion.
+            A sequence of hits, best first, equal scores in order of insertion; its `verdict` is
+            their most common label.
         """
         if isinstance(query, np.ndarray):
             embeddings = check_embeddings("query", np.atleast_2d(query))
@@ -190,7 +204,8 @@ class Gallery:
                 raise ShapeError(f"query has {len(embeddings)} rows; use search_many for several.")
         else:
             embeddings = self.model.embed(query)
-        return self._search(embeddings, top_k, where, rerank)[0]
+        page = Page(top_k=top_k, where=where, rerank=rerank, offset=offset)
+        return self._read(lambda view: view.search_many(embeddings, page))[0]
 
     def search_many(
         self,
@@ -199,27 +214,33 @@ class Gallery:
         *,
         where: str | None = None,
         rerank: int = 0,
-    ) -> list[list[Hit]]:
-        """Search for several images at once, or for (Q, D) embeddings: as `search`, a list each."""
-        if isinstance(queries, np.ndarray):
-            return self._search(check_embeddings("queries", queries), top_k, where, rerank)
-        return self._search(self.model.embed(queries), top_k, where, rerank)
+        offset: int = 0,
+    ) -> list[Found]:
+        """Search for several images at once, or for (Q, D) embeddings; see `search`."""
+        asked = queries if isinstance(queries, np.ndarray) else self.model.embed(queries)
+        page = Page(top_k=top_k, where=where, rerank=rerank, offset=offset)
+        return self._read(lambda view: view.search_many(asked, page))
 
     def search_id(
-        self, id: str, top_k: int = 10, *, where: str | None = None, rerank: int = 0
-    ) -> list[Hit]:
+        self,
+        id: str,
+        top_k: int = 10,
+        *,
+        where: str | None = None,
+        rerank: int = 0,
+        offset: int = 0,
+    ) -> Found:
         """Find the images most like one of the gallery, itself left out.
 
         It is compared by its stored embedding where that is kept, by its code otherwise.
         """
-        record = self._record(id)
-        if record.embedding is not None:
-            query = record.embedding.astype(np.float32)[None]
-        else:
-            query = self.model.codebooks.decode(record.code[None])
-        hits = self._search(query, top_k + 1, where, min(rerank + 1, 2 * rerank))[0]
-        others = [hit for hit in hits if hit.id != id][:top_k]
-        return [replace(hit, rank=rank) for rank, hit in enumerate(others, start=1)]
+        page = Page(top_k=top_k, where=where, rerank=rerank, offset=offset)
+
+        def search(view: GalleryView) -> Found:
+            place, record = view.find(id)
+            return view.search(view.query_of(record), page, leave_out=place)
+
+        return self._read(search)
 
     def count(self, where: str | None = None) -> int:
         """Count the images, or those that fulfil an expression."""
@@ -231,7 +252,10 @@ class Gallery:
         Raises:
             UnknownNameError: If the gallery has no image of this id.
         """
-        return self._record(id)
+        found = self._store.find([id])
+        if id not in found:
+            raise self._store.unknown(id)
+        return found[id]
 
     def made_by(self, model: Model | str | Path) -> bool:
         """Say whether a model, or the model of a run, is the one of this gallery."""
@@ -249,7 +273,7 @@ class Gallery:
         return self._store.compact()
 
     def verify(self, *, repair: bool = False) -> VerifyReport:
-        """Read everything and compare it with what was written; mend it with `repair`."""
+        """Read everything and compare it with what was written; fix it with `repair`."""
         report = verify_gallery(self.path, repair=repair)
         self._store.refresh()
         return report
@@ -260,11 +284,7 @@ class Gallery:
 
     def to_faiss(self) -> FaissGallery:
         """Copy the codes into a `faiss.IndexPQ`, with the ids of its rows."""
-        from phpq.index import to_faiss
-
-        stored = self._store.read_codes()
-        ids = tuple(name for table in self._store.batches() for name in table["id"].to_pylist())
-        return FaissGallery(to_faiss(self.model.codebooks, stored.codes), ids)
+        return to_faiss(self._store, self.model.codebooks)
 
     def info(self) -> dict[str, Any]:
         """Return size, bits, columns and disk use, ready for JSON."""
@@ -272,7 +292,7 @@ class Gallery:
 
     def memory_bytes(self) -> int:
         """Return what codes, index and row numbers take in memory."""
-        return self._live.memory_bytes()
+        return self._read(lambda view: view.memory_bytes())
 
     def _ingest(
         self, on_bad: OnBad, batch_size: int, engine: Engine | None, *, refuse_clash: bool
@@ -283,7 +303,6 @@ class Gallery:
             raise ConfigError(f"batch_size={batch_size} is not allowed: it must be at least 1.")
         return Ingest(
             self._store,
-            self._live,
             self.model,
             batch_size=batch_size,
             refuse_bad=on_bad == "refuse",
@@ -291,74 +310,11 @@ class Gallery:
             engine=engine,
         )
 
-    def _record(self, id: str) -> Record:
-        found = self._store.find([id])
-        if id not in found:
-            raise UnknownNameError(
-                f"There is no image {id!r} in the gallery {str(self.path)!r}. Ids are paths "
-                "relative to the folder that was indexed, or the ids of the table."
-            )
-        return found[id]
-
-    def _search(
-        self, embeddings: FloatArray, top_k: int, where: str | None, rerank: int
-    ) -> list[list[Hit]]:
-        if top_k < 1:
-            raise ConfigError(f"top_k={top_k} is not allowed: it must be at least 1.")
-        if rerank and not self._store.manifest.keep_embeddings:
-            raise ConfigError(
-                f"rerank={rerank} needs float embeddings, and the gallery {str(self.path)!r} keeps "
-                "none. Make one with keep_embeddings=True (phpq index --keep-embeddings)."
-            )
-        if rerank and rerank < top_k:
-            raise ConfigError(
-                f"rerank={rerank} is less than top_k={top_k}: re-rank at least as many as you want."
-            )
+    def _read(self, work: Callable[[GalleryView], T]) -> T:
+        """Call `work` with a view of the version that this gallery is at."""
         try:
-            return self._hits(embeddings, top_k, where, rerank)
+            return work(self._views.at(self._store.version))
         except FormatError:
             # Another process may have compacted the gallery and removed the version we read.
             self._store.refresh()
-            return self._hits(embeddings, top_k, where, rerank)
-
-    def _hits(
-        self, embeddings: FloatArray, top_k: int, where: str | None, rerank: int
-    ) -> list[list[Hit]]:
-        found = self._live.search(embeddings, rerank or top_k, where=where)
-        answers: list[list[Hit]] = []
-        for query, rows, scores in zip(embeddings, found.ids, found.scores, strict=True):
-            inside = rows >= 0
-            records = self._store.fetch(rows[inside])
-            values = scores[inside]
-            if rerank:
-                norm = self._store.manifest.query_norm
-                order, values = rerank_rows(query, records, self.model.codebooks, norm=norm)
-                records = [records[place] for place in order]
-            pairs = zip(records[:top_k], values[:top_k].tolist(), strict=True)
-            answers.append(
-                [to_hit(record, score, rank) for rank, (record, score) in enumerate(pairs, 1)]
-            )
-        return answers
-
-
-def _load_model(store: GalleryStore, device: str) -> Model:
-    from phpq.model import load
-    from phpq.model.checkpoint import read_card
-
-    folder = store.folder / MODEL
-    try:
-        read_card(folder)
-        model = load(folder, device=device)
-    except (FormatError, NotTrainedError) as error:
-        raise FormatError(
-            f"The model of the gallery {str(store.folder)!r} cannot be read: {error} Copy "
-            f"config.json and weights.safetensors of its run into {str(folder)!r}, then look with: "
-            f"phpq gallery verify {store.folder}"
-        ) from error
-    if model.fingerprint() != store.manifest.model_fingerprint:
-        raise FormatError(
-            f"The codes of the gallery {str(store.folder)!r} were made by another model than the "
-            f"one in {str(folder)!r}. Put the model back that made them, or index the images "
-            f"again. {repair_command(store.folder)}"
-        )
-    return model
+            return work(self._views.at(self._store.version))

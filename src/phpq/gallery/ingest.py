@@ -19,7 +19,6 @@ from phpq.data.places import exists
 from phpq.errors import BadImageError, DataError, FormatError
 from phpq.gallery.encoding import Encoded, Engine, encode_items
 from phpq.gallery.fragments import write_here
-from phpq.gallery.live import LiveCodes
 from phpq.gallery.records import Record, column_name
 from phpq.gallery.sources import Item, Source, count_items, read_items
 from phpq.gallery.store import GalleryStore
@@ -63,7 +62,6 @@ class Ingest:
 
     Args:
         store: The gallery on disk.
-        live: Its codes in memory; what is written becomes searchable there.
         model: Encodes.
         batch_size: Images that it sees at once.
         refuse_bad: Stop at an image that cannot be read.
@@ -74,7 +72,6 @@ class Ingest:
     def __init__(
         self,
         store: GalleryStore,
-        live: LiveCodes,
         model: Model,
         *,
         batch_size: int = 64,
@@ -84,7 +81,6 @@ class Ingest:
     ) -> None:
         self._store = store
         self._before = store  # the version that images are compared with
-        self._live = live
         self._model = model
         self._batch_size = batch_size
         self._refuse_bad = refuse_bad
@@ -186,9 +182,9 @@ class Ingest:
         self._since = time.monotonic()
         if records:
             write = self._engine.write if self._engine else write_here
-            written = self._live.put(records, write=write)
-            self._counts["replaced"] += len(written.replaced)
-            self._counts["added"] += len(records) - len(written.replaced)
+            replaced = self._store.put(records, write=write)
+            self._counts["replaced"] += replaced
+            self._counts["added"] += len(records) - replaced
 
 
 def _check_clash(old: Record | None, new: Record) -> None:

@@ -61,14 +61,7 @@ def new_manifest(
     query_norm: QueryNorm = "unit",
     keep_embeddings: bool = False,
 ) -> Manifest:
-    """Describe a gallery that is made now.
-
-    Args:
-        codebooks: Of the model.
-        fingerprint: Of the model.
-        query_norm: Of the model's settings.
-        keep_embeddings: Whether float16 embeddings are to be stored.
-    """
+    """Describe a gallery that is made now."""
     return Manifest(
         model_fingerprint=fingerprint,
         num_codebooks=codebooks.num_codebooks,
@@ -81,7 +74,7 @@ def new_manifest(
 
 
 def repair_command(folder: Path) -> str:
-    """Return the end of a message about damage: the command that mends it."""
+    """Return the end of a message about damage: the command that fixes it."""
     return f"Repair it with: phpq gallery verify --repair {folder}"
 
 
@@ -105,18 +98,14 @@ def read_manifest(folder: Path) -> Manifest:
         )
     if not path.is_file():
         inside = (folder / "images.lance").is_dir()
-        hint = repair_command(folder) if inside else "Give a folder that `phpq index` wrote."
+        given = "Give a folder that `phpq index` wrote, or an evaluated run of `phpq train`."
+        hint = repair_command(folder) if inside else given
         raise FormatError(f"{str(folder)!r} is not a gallery: it has no {MANIFEST}. {hint}")
     return parse_manifest(read_json(path, remedy=repair_command(folder)), folder)
 
 
 def parse_manifest(content: Mapping[str, Any], folder: Path) -> Manifest:
-    """Turn plain data into a `Manifest`, checked.
-
-    Args:
-        content: As `Manifest.to_dict` gives it.
-        folder: The gallery, for the messages.
-    """
+    """Turn plain data into a `Manifest`, checked."""
     version = content.get("format_version")
     if isinstance(version, int) and version > FORMAT_VERSION:
         raise FormatError(

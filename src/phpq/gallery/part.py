@@ -1,7 +1,7 @@
-"""A part of one version of a gallery: a store in, codes and texts of a range of its rows out.
+"""The rows of one version in order of insertion: a store in, codes, texts and tables out.
 
-Rows are cut into ranges of the order of insertion, so that whoever searches the parts can put the
-answers together in that order. Only the files that hold a part are read for it.
+Rows are cut into ranges of that order, so that whoever searches the parts can put the answers
+together. Only the files that hold a part are read for it.
 """
 
 from __future__ import annotations
@@ -12,11 +12,15 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from phpq.codes import CodeArray, IntArray
 from phpq.gallery.damage import damage_named
 from phpq.gallery.records import checked_codes
 from phpq.gallery.store import GalleryStore
+
+_SCAN_ROWS = 1 << 16  # rows that are read and checked at once
+_TABLE_ROWS = 8192  # rows of one table of `batches`
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -28,7 +32,6 @@ class StoredPart:
         first: The place of the first of them in the order of insertion.
         total: Rows of the whole version.
         rows: (n,) int64, ascending: the numbers that name them in the store.
-        codes: (n, M) uint8.
         offsets: (n,) int64, their places in a scan of the store; None where these are
             `first` to `first + n - 1`.
         fragments: The fragments of the dataset that hold them.
@@ -38,14 +41,37 @@ class StoredPart:
     first: int
     total: int
     rows: IntArray
-    codes: CodeArray
     offsets: IntArray | None
     fragments: tuple[Any, ...]
 
+    def codes(self) -> CodeArray:
+        """Read the codes (n, M) uint8, and check every row.
+
+        Raises:
+            FormatError: If a code is missing or not what was written.
+        """
+        codes = np.empty((len(self.rows), self.store.manifest.num_codebooks), np.uint8)
+        seen = 0
+        with damage_named(self.store.folder):
+            for places, table in self._scan(["row", "code", "check"]):
+                codes[places] = checked_codes(table, codes.shape[1])[1]
+                seen += len(places)
+            if seen != len(codes):
+                raise ValueError(f"{len(codes) - seen} rows are missing")
+        return codes
+
     def texts(self, column: str) -> Iterator[tuple[IntArray, list[str | None]]]:
         """Yield positions in the part, (b,) int64, and what a text column holds there."""
-        for rows, table in _scan(self.store, self.fragments, self.rows, ["row", column]):
-            yield np.searchsorted(self.rows, rows), table.column(column).to_pylist()
+        for places, table in self._scan(["row", column]):
+            yield places, table.column(column).to_pylist()
+
+    def positions_of(self, column: str, text: str) -> IntArray:
+        """Return the positions in the part, ascending, where a text column holds `text`."""
+        found = [np.empty(0, np.int64)]
+        for places, table in self._scan(["row", column]):
+            equal = pc.fill_null(pc.equal(table.column(column), text), False)
+            found.append(places[equal.to_numpy()])
+        return np.sort(np.concatenate(found))
 
     def positions_where(self, where: str) -> IntArray:
         """Return the positions in the part, ascending, for which an expression is true."""
@@ -57,83 +83,80 @@ class StoredPart:
         positions: IntArray = np.searchsorted(self.rows, inside)
         return positions
 
+    def _scan(self, columns: list[str]) -> Iterator[tuple[IntArray, Any]]:
+        """Yield positions in the part and Arrow tables of these rows."""
+        if not len(self.rows):
+            return
+        with damage_named(self.store.folder):
+            scanner = self.store.dataset.scanner(
+                columns=columns, fragments=self.fragments, batch_size=_SCAN_ROWS
+            )
+            for batch in scanner.to_batches():
+                table = pa.Table.from_batches([batch])
+                if table.column("row").null_count:
+                    raise ValueError("codes are missing")
+                numbers = table.column("row").to_numpy()
+                inside = (numbers >= self.rows[0]) & (numbers <= self.rows[-1])
+                if inside.any():
+                    kept = table if inside.all() else table.filter(pa.array(inside))
+                    yield np.searchsorted(self.rows, numbers[inside]), kept
+
 
 def part_bounds(total: int, parts: int) -> IntArray:
     """Return (parts + 1,) int64: part p holds the places from entry p up to entry p + 1."""
     return np.arange(parts + 1, dtype=np.int64) * total // parts
 
 
-def read_part(store: GalleryStore, number: int = 0, parts: int = 1) -> StoredPart:
-    """Read the codes of a part, and check every row.
+def find_part(store: GalleryStore, number: int = 0, parts: int = 1) -> StoredPart:
+    """Find the rows of a part.
 
     Args:
         store: The gallery, at one version.
         number: Of the part, from 0.
         parts: How many there are; their sizes differ by one row at most.
-
-    Raises:
-        FormatError: If a code is missing or not what was written.
     """
     with damage_named(store.folder):
         total = len(store)
         first, last = part_bounds(total, parts)[number : number + 2].tolist()
-        rows = _rows_in_order(store, first, last)
-        offsets = None
-        if rows is None:  # replaced images, and some compactions, leave another order
-            every = store.dataset.to_table(columns=["row"]).column("row").to_numpy()
-            offsets = np.argsort(every, kind="stable")[first:last]
-            rows = every[offsets]
-        fragments = _fragments(store, np.arange(first, last) if offsets is None else offsets)
-        codes = np.empty((last - first, store.manifest.num_codebooks), np.uint8)
-        seen = 0
-        for found, table in _scan(store, fragments, rows, ["row", "code", "check"]):
-            _, block = checked_codes(table, codes.shape[1])
-            codes[np.searchsorted(rows, found)] = block
-            seen += len(found)
-        if seen != len(rows):
-            raise ValueError("rows are missing")
-    return StoredPart(store, first, total, rows, codes, offsets, fragments)
+        rows, offsets = _rows(store, first, last)
+        fragments = store.dataset.get_fragments()
+        edges = np.cumsum([0, *(fragment.count_rows() for fragment in fragments)])
+        places = np.arange(first, last) if offsets is None else offsets
+        held = np.unique(np.searchsorted(edges, places, side="right") - 1)
+        holding = tuple(fragments[index] for index in held.tolist())
+    return StoredPart(store, first, total, rows, offsets, holding)
 
 
-def _rows_in_order(store: GalleryStore, first: int, last: int) -> IntArray | None:
-    """Return the row numbers of a range of places; None if a scan is not in order of insertion.
+def batches(store: GalleryStore) -> Iterator[Any]:
+    """Yield all columns but `row` and `check` as Arrow tables, in the order of insertion."""
+    names = store.dataset.schema.names
+    columns = [name for name in names if name not in ("row", "check")]
+    with damage_named(store.folder):
+        rows, offsets = _rows(store, 0, len(store))
+        for start in range(0, len(rows), _TABLE_ROWS):
+            stop = min(start + _TABLE_ROWS, len(rows))
+            part = range(start, stop) if offsets is None else offsets[start:stop].tolist()
+            yield store.dataset.take(list(part), columns=columns)
 
-    Memory stays that of the part, however large the gallery is.
+
+def _rows(store: GalleryStore, first: int, last: int) -> tuple[IntArray, IntArray | None]:
+    """Return the row numbers of a range of places, ascending, and where a scan meets them.
+
+    The second is None where a scan meets all rows in the order of insertion; then memory stays
+    that of the range. Replaced images, and some compactions, leave another order.
     """
     kept, place, before = [np.empty(0, np.int64)], 0, -1
-    for batch in store.dataset.to_batches(columns=["row"]):
-        rows = batch.column("row")
-        if rows.null_count:
+    for batch in store.dataset.to_batches(columns=["row"], batch_size=_SCAN_ROWS):
+        if batch.column("row").null_count:
             raise ValueError("codes are missing")
-        numbers = rows.to_numpy()
+        numbers = batch.column("row").to_numpy()
         if not len(numbers):
             continue
         if numbers[0] <= before or (np.diff(numbers) <= 0).any():
-            return None
+            every = store.dataset.to_table(columns=["row"]).column("row").to_numpy()
+            offsets = np.argsort(every, kind="stable")[first:last]
+            return every[offsets], offsets
         before = int(numbers[-1])
         kept.append(numbers[max(first - place, 0) : max(last - place, 0)].copy())
         place += len(numbers)
-    return np.concatenate(kept)
-
-
-def _fragments(store: GalleryStore, offsets: IntArray) -> tuple[Any, ...]:
-    """Return the fragments that hold these places of a scan."""
-    fragments = store.dataset.get_fragments()
-    edges = np.cumsum([0, *(fragment.count_rows() for fragment in fragments)])
-    held = np.unique(np.searchsorted(edges, offsets, side="right") - 1)
-    return tuple(fragments[number] for number in held.tolist())
-
-
-def _scan(
-    store: GalleryStore, fragments: tuple[Any, ...], rows: IntArray, columns: list[str]
-) -> Iterator[tuple[IntArray, Any]]:
-    """Yield row numbers and Arrow tables of the given ascending rows."""
-    if not len(rows):
-        return
-    with damage_named(store.folder):
-        for batch in store.dataset.scanner(columns=columns, fragments=fragments).to_batches():
-            table = pa.Table.from_batches([batch])
-            numbers = table.column("row").to_numpy()
-            inside = (numbers >= rows[0]) & (numbers <= rows[-1])
-            if inside.any():
-                yield numbers[inside], table if inside.all() else table.filter(inside)
+    return np.concatenate(kept), None

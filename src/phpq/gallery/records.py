@@ -141,12 +141,7 @@ def to_table(records: Sequence[Record], rows: IntArray, schema: Any) -> Any:
 
 
 def code_matrix(column: Any, num_codebooks: int) -> CodeArray:
-    """Turn a `code` column without nulls into (N, M) uint8.
-
-    Args:
-        column: A chunked array of fixed-size lists.
-        num_codebooks: M.
-    """
+    """Turn a `code` column without nulls into (N, M) uint8."""
     parts = [
         chunk.flatten().to_numpy(zero_copy_only=False).reshape(-1, num_codebooks)
         for chunk in column.chunks
@@ -174,7 +169,7 @@ def _metadata(name: str, values: list[Any], kind: Any) -> Any:
         wanted = f"{kind} as before" if kind is not None else "values of one type"
         raise DataError(
             f"The metadata column {name!r} has values such as {seen!r}; expected {wanted}. "
-            f"Mend them, or name the column otherwise. ({error})"
+            f"Fix them, or name the column otherwise. ({error})"
         ) from error
     if pa.types.is_null(array.type):
         return None

@@ -1,4 +1,4 @@
-"""Look over a gallery on disk, and mend it: a folder in, a list of problems and what was done out.
+"""Look over a gallery on disk, and fix it: a folder in, a list of problems and what was done out.
 
 Works without a model; what needs one (encoding images again) is handed in as a function.
 """
@@ -39,7 +39,7 @@ class VerifyReport:
         problems: A line each.
         repairs: What was done, a line each; empty without a repair.
         lost: Ids that had to be dropped; index their files again to have them back.
-        model_sound: Whether the model is the one that made the codes; no repair can mend that.
+        model_sound: Whether the model is the one that made the codes; no repair can fix that.
     """
 
     images: int
@@ -50,7 +50,7 @@ class VerifyReport:
 
     @property
     def sound(self) -> bool:
-        """Whether nothing is wrong, or everything was mended."""
+        """Whether nothing is wrong, or everything was fixed."""
         return self.model_sound and (not self.problems or bool(self.repairs))
 
     def to_dict(self) -> dict[str, Any]:
@@ -74,7 +74,7 @@ class _Notes:
 def verify_store(
     folder: Path, *, repair: bool = False, encode: Encode | None = None
 ) -> VerifyReport:
-    """Read everything in a gallery, and mend what can be mended.
+    """Read everything in a gallery, and fix what can be fixed.
 
     Args:
         folder: The gallery.
@@ -108,7 +108,7 @@ def _verify(folder: Path, *, repair: bool, encode: Encode | None) -> VerifyRepor
     if manifest is not None and not (notes.problems and not repair):
         wrong = _check_rows(dataset, manifest, notes)
         if repair and (wrong.damaged.any() or wrong.repeated.any()):
-            dataset = _mend_rows(GalleryStore(folder, manifest, dataset), wrong, notes, encode)
+            dataset = _fix_rows(GalleryStore(folder, manifest, dataset), wrong, notes, encode)
     images = 0 if notes.problems and not repair else int(dataset.count_rows())
     return VerifyReport(images, tuple(notes.problems), tuple(notes.repairs), tuple(notes.lost))
 
@@ -226,7 +226,7 @@ def _check_rows(dataset: Any, manifest: Manifest, notes: _Notes) -> _WrongRows:
     return wrong
 
 
-def _mend_rows(store: GalleryStore, wrong: _WrongRows, notes: _Notes, encode: Encode | None) -> Any:
+def _fix_rows(store: GalleryStore, wrong: _WrongRows, notes: _Notes, encode: Encode | None) -> Any:
     """Encode damaged rows again where that is possible, and drop what stays wrong."""
     manifest, dataset = store.manifest, store.dataset
     damaged = dataset.take(np.flatnonzero(wrong.damaged & ~wrong.repeated).tolist())
@@ -235,15 +235,15 @@ def _mend_rows(store: GalleryStore, wrong: _WrongRows, notes: _Notes, encode: En
     codes = pa.FixedSizeListArray.from_arrays(pa.array(empty), manifest.num_codebooks)
     place = damaged.schema.get_field_index("code")
     records = store.records(damaged.set_column(place, "code", codes))
-    mended = [record for record in encode(records) if record is not None] if encode else []
-    names = {record.id for record in mended}
+    fixed = [record for record in encode(records) if record is not None] if encode else []
+    names = {record.id for record in fixed}
     gone = [str(record.id) for record in records if record.id not in names]
     listed = ",".join(map(str, wrong.rows[wrong.damaged | wrong.repeated].tolist()))
     dataset.delete(f"row IN ({listed}) OR row IS NULL OR id IS NULL")
     store = GalleryStore(store.folder, manifest, dataset)
-    if mended:
-        store.append(mended)
-        notes.repairs.append(f"encoded {len(mended):,} images again")
+    if fixed:
+        store.append(fixed)
+        notes.repairs.append(f"encoded {len(fixed):,} images again")
     if gone or wrong.repeated.any():
         notes.repairs.append(f"dropped {len(gone) + int(wrong.repeated.sum()):,} rows")
         notes.lost += gone

@@ -1,7 +1,7 @@
 """The gallery on disk: records in, codes, rows and records out. numpy and Arrow, no torch.
 
     manifest.json   settings and the model's fingerprint
-    images.lance    a row an image; every change is one Lance commit
+    images.lance    one row per image; every change is one Lance commit
     writer.lock     held while a change is made
 
 A store is one version of the data until it writes or is refreshed, whatever others write meanwhile.
@@ -12,8 +12,7 @@ from __future__ import annotations
 import json
 import shutil
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -23,8 +22,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from phpq.codes import CodeArray, IntArray
-from phpq.errors import ConfigError, DataError, FormatError
+from phpq.codes import IntArray
+from phpq.errors import ConfigError, DataError, FormatError, UnknownNameError
 from phpq.gallery.damage import IMAGES, damage_named, newest_seen
 from phpq.gallery.fragments import WriteFragments, write_here
 from phpq.gallery.lock import writing
@@ -33,43 +32,11 @@ from phpq.gallery.records import (
     INTERNAL,
     Record,
     base_schema,
-    checked_codes,
     code_matrix,
     to_table,
 )
-from phpq.gallery.scan_order import ScanOrder, locate
 
 METADATA_KEY = b"phpq"
-_FETCH_ROWS = 8192  # rows of one block of an export
-_READ_ROWS = 1 << 16  # rows whose codes are read and checked at once
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class StoredCodes:
-    """All codes of one version.
-
-    Attributes:
-        rows: (N,) int64, ascending: the numbers that name rows in the store.
-        codes: (N, M) uint8.
-    """
-
-    rows: IntArray
-    codes: CodeArray
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Written:
-    """What one commit did.
-
-    Attributes:
-        rows: (n,) int64, the new rows, in the order of the records.
-        replaced: (m,) int64, the rows of the same ids that they replaced.
-        before: The version that the change was made to.
-    """
-
-    rows: IntArray
-    replaced: IntArray
-    before: int
 
 
 class GalleryStore:
@@ -80,8 +47,8 @@ class GalleryStore:
         self.manifest = manifest
         self.lock_timeout = 60.0  # seconds to wait for another writer
         self._dataset = dataset
-        self._places: ScanOrder | None = None
         self._next_row = 0  # numbers of rows that were deleted are not given again
+        self._numbered = -1  # the version that `_next_row` follows from
 
     @classmethod
     def create(
@@ -174,28 +141,6 @@ class GalleryStore:
     def __len__(self) -> int:
         return int(self._dataset.count_rows())
 
-    def read_codes(self) -> StoredCodes:
-        """Read all codes in the order of insertion, and check every row.
-
-        Raises:
-            FormatError: If a code is missing or not what was written.
-        """
-        books = self.manifest.num_codebooks
-        rows, codes = np.empty(len(self), np.int64), np.empty((len(self), books), np.uint8)
-        start = 0
-        with damage_named(self.folder):
-            # In blocks: checking all rows at once would take ten times the memory of the codes.
-            for batch in self._dataset.to_batches(
-                columns=["row", "code", "check"], batch_size=_READ_ROWS
-            ):
-                part = slice(start, start + batch.num_rows)
-                rows[part], codes[part] = checked_codes(pa.Table.from_batches([batch]), books)
-                start = part.stop
-            if start != len(rows):
-                raise ValueError(f"{len(rows) - start} rows are missing")
-        self._places, order = locate(self.version, rows)
-        return StoredCodes(self._places.rows, codes if order is None else codes[order])
-
     def rows_where(self, where: str, *, fragments: Sequence[Any] | None = None) -> IntArray:
         """Return the rows, ascending, for which a Lance SQL expression is true.
 
@@ -222,19 +167,20 @@ class GalleryStore:
         table = self._matching(ids)
         return {record.id: record for record in self.records(table)}
 
-    def fetch(self, rows: IntArray) -> list[Record]:
-        """Return the images of (n,) existing rows, in that order."""
-        places = self._located()
-        found = np.searchsorted(places.rows, rows)
-        return self.take(found if places.offsets is None else places.offsets[found])
+    def unknown(self, id: str) -> UnknownNameError:
+        """Return the error for an id that the gallery does not have."""
+        return UnknownNameError(
+            f"There is no image {id!r} in the gallery {str(self.folder)!r}. Ids are paths "
+            "relative to the folder that was indexed, or the ids of the table."
+        )
 
     def take(self, offsets: IntArray) -> list[Record]:
         """Return the images at (n,) places of a scan, in that order."""
         with damage_named(self.folder):
             return self.records(self._dataset.take(offsets.tolist()))
 
-    def put(self, records: Sequence[Record], *, write: WriteFragments = write_here) -> Written:
-        """Add images, replacing those of the same ids, in one commit.
+    def put(self, records: Sequence[Record], *, write: WriteFragments = write_here) -> int:
+        """Add images, replacing those of the same ids, in one commit; returns how many it replaced.
 
         Args:
             records: With distinct ids; they become the last rows, replaced ones too.
@@ -242,10 +188,9 @@ class GalleryStore:
         """
         with writing(self.folder, timeout=self.lock_timeout):
             self.refresh()
-            before = self.version
-            replaced = self._rows_of([record.id for record in records])
-            rows = self.append(records, replacing=bool(len(replaced)), write=write)
-        return Written(rows, replaced, before)
+            replaced = len(self._rows_of([record.id for record in records]))
+            self.append(records, replacing=bool(replaced), write=write)
+        return replaced
 
     def append(
         self,
@@ -253,38 +198,33 @@ class GalleryStore:
         *,
         replacing: bool = False,
         write: WriteFragments = write_here,
-    ) -> IntArray:
-        """Do the work of `put` for one who holds the lock; returns the (n,) new rows."""
-        places = self._located()
-        first = max(self._next_row, int(places.rows[-1]) + 1 if len(places.rows) else 0)
-        rows = np.arange(first, first + len(records), dtype=np.int64)
-        self._next_row = first + len(records)
-        if records:
-            table = to_table(records, rows, self._dataset.schema)
-            self._write(table, replacing=replacing, write=write)
-            if places.offsets is None and not replacing:
-                joined = np.concatenate([places.rows, rows])
-                self._places = ScanOrder(self.version, joined, None)
-        return rows
+    ) -> None:
+        """Do the work of `put` for one who holds the lock."""
+        if not records:
+            return
+        if self._numbered != self.version:
+            with damage_named(self.folder):
+                scan = self._dataset.to_batches(columns=["row"])
+                known = [pc.fill_null(batch.column("row"), -1) for batch in scan if batch.num_rows]
+                last = max((pc.max(numbers).as_py() for numbers in known), default=-1)
+            self._next_row = max(self._next_row, last + 1)
+        rows = np.arange(self._next_row, self._next_row + len(records), dtype=np.int64)
+        table = to_table(records, rows, self._dataset.schema)
+        self._write(table, replacing=replacing, write=write)
+        self._next_row += len(records)
+        self._numbered = self.version
 
-    def delete(
-        self, ids: Sequence[str] | None = None, *, where: str | None = None
-    ) -> tuple[IntArray, int]:
-        """Delete images by id, or by expression, in one commit.
-
-        Returns:
-            The rows that went, and the version that they went from.
-        """
+    def delete(self, ids: Sequence[str] | None = None, *, where: str | None = None) -> int:
+        """Delete images by id, or by expression, in one commit; returns how many went."""
         if (ids is None) == (where is None):
             raise ConfigError("Say what to delete: either ids, or where=EXPRESSION.")
         with writing(self.folder, timeout=self.lock_timeout):
             self.refresh()
-            before = self.version
             gone = self.rows_where(where) if where is not None else self._rows_of(ids or ())
             if len(gone):
                 listed = ",".join(map(str, gone.tolist()))
                 self._dataset.delete(where if where is not None else f"row IN ({listed})")
-        return gone, before
+        return len(gone)
 
     def merge_files(self, *, above: int) -> None:
         """Merge small files if there are more than `above`; old versions stay for their readers."""
@@ -308,16 +248,6 @@ class GalleryStore:
             )
         return int(freed.bytes_removed)
 
-    def batches(self) -> Iterator[Any]:
-        """Yield everything but `row` and `check` as Arrow tables, in the order of insertion."""
-        columns = [name for name in self._dataset.schema.names if name not in ("row", "check")]
-        places = self._located()
-        for start in range(0, len(places.rows), _FETCH_ROWS):
-            stop = min(start + _FETCH_ROWS, len(places.rows))
-            part = places.offsets[start:stop] if places.offsets is not None else range(start, stop)
-            with damage_named(self.folder):
-                yield self._dataset.take(list(map(int, part)), columns=columns)
-
     def _write(self, table: Any, *, replacing: bool, write: WriteFragments) -> None:
         new = [name for name in table.column_names if name not in self._dataset.schema.names]
         if new:
@@ -331,13 +261,6 @@ class GalleryStore:
             self._dataset = lance.LanceDataset.commit(
                 self._dataset, added, read_version=self.version
             )
-
-    def _located(self) -> ScanOrder:
-        if self._places is None or self._places.version != self.version:
-            with damage_named(self.folder):
-                table = self._dataset.to_table(columns=["row"])
-            self._places, _ = locate(self.version, table.column("row").to_numpy())
-        return self._places
 
     def _rows_of(self, ids: Sequence[str]) -> IntArray:
         rows: IntArray = self._matching(ids, ["row"]).column("row").to_numpy()

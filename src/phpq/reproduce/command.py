@@ -1,4 +1,4 @@
-"""What `phpq reproduce` does: options in; cells run, tables and pages written, an `Outcome` out."""
+"""What `phpq reproduce` does: options in; cells run, tables and pages written, a result out."""
 
 from __future__ import annotations
 
@@ -13,16 +13,11 @@ from typing import Any
 
 from phpq.data import Dataset
 from phpq.errors import ConfigError, DataError
-from phpq.reproduce.grid import GridPlan, make_plan
+from phpq.reproduce.grid import GridPlan, Subject, make_plan, open_subject, recall_subject
 from phpq.reproduce.rows import check_methods, expand_targets
 from phpq.reproduce.runner import GridResult, Say, collect, run_plan
 from phpq.reproduce.store import Store
-from phpq.reproduce.subject import Subject, open_subject, recall_subject
-from phpq.reproduce.workplace import Workplace
-
-_GIB = 1 << 30
-_MOST_ON_GPU = 8  # they fill an H200: docs/results/grid.md
-_MOST_ON_CPU = 4  # a cautious guess
+from phpq.reproduce.work import Workplace
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,57 +42,20 @@ class Options:
     run: bool = True  # False runs nothing and reports on what is there
 
 
-@dataclass(frozen=True, slots=True)
-class Outcome:
-    """What was done."""
-
-    plan: GridPlan
-    result: GridResult
-    folder: Path
-    tables: dict[str, dict[str, Any]]  # as their JSON files hold them
-    pages: tuple[Path, ...]  # files for people
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return plain data for JSON."""
-        result = self.result
-        return {
-            "dataset": self.plan.subject.facts(),
-            "targets": list(self.plan.targets),
-            "bits": list(self.plan.bits),
-            "seeds": list(self.plan.seeds),
-            "folder": str(self.folder),
-            "cells": {
-                "planned": len(self.plan.cells),
-                "reused": len(result.reused),
-                "ran": len(result.ran),
-                "failed": result.failed,
-                "left": len(result.left),
-            },
-            "seconds": round(result.seconds, 1),
-            "cell_seconds": round(result.cell_seconds, 1),
-            "tables": self.tables,
-            "pages": [str(page) for page in self.pages],
-        }
-
-
-def reproduce(options: Options, *, say: Say) -> Outcome:
+def reproduce(options: Options, *, say: Say) -> GridResult:
     """Run what is not there yet, and report on all of it; `say` gets a line per thing done."""
     # What is mistyped shows before a data set is opened.
     expand_targets(options.target)
     check_methods(options.methods)
     subject, dataset, folder = _subject(options)
-    plan = make_plan(
-        subject,
-        options.target,
-        bits=options.bits,
-        seeds=((0,) if subject.drawn else (0, 1, 2)) if options.seeds is None else options.seeds,
-        methods=options.methods,
-    )
+    usual = (0,) if subject.drawn else (0, 1, 2)
+    lengths, seeds = options.bits, usual if options.seeds is None else options.seeds
+    plan = make_plan(subject, options.target, bits=lengths, seeds=seeds, methods=options.methods)
     store = Store(folder)
     if options.run:
         result = _run(options, plan, store, say)
     else:
-        result = collect(plan, store)
+        result = collect(plan, store, with_arrays=False)
         if not result.records:
             raise ConfigError(
                 f"There is no finished cell of this grid in {str(folder)!r}. Run it first, with "
@@ -109,27 +67,34 @@ def reproduce(options: Options, *, say: Say) -> Outcome:
         from phpq.reproduce.pages import write_pages
 
         written = write_pages(plan, result.records, store, dataset=dataset, word=options.target)
-        return Outcome(plan, result, folder, *written)
-    return Outcome(plan, result, folder, {}, ())
+        result.tables, result.pages = written
+    return result
 
 
 def _run(options: Options, plan: GridPlan, store: Store, say: Say) -> GridResult:
     subject, started = plan.subject, datetime.now(UTC)
-    device = _device(options.device)
-    processes = options.processes
+    device, processes = _device(options.device), options.processes
     if processes is None:
         processes = choose_processes(device, subject)
+    store.prepare()
+    manifest = store.read_manifest()
+    known = manifest.get("dataset", subject.facts())
+    if known["fingerprint"] != subject.fingerprint:
+        raise ConfigError(
+            f"{str(store.folder)!r} holds a grid on other images ({known['name']!r}, "
+            f"{known['gallery']} + {known['queries']} of them). Give another folder (--out DIR)."
+        )
+    manifest["dataset"] = subject.facts()
+    store.write_manifest(manifest)
     place = Workplace(
         store=store,
-        source=subject.source,
-        facts=subject.facts(),
+        subject=subject,
         device=device,
-        cache=options.cache or store.pixels,
+        cache=options.cache or store.folder / "pixels",
         home=options.home,
         commit=_commit() if options.commit is None else options.commit,
         processes=max(1, processes),
     )
-    _note_subject(store, subject)
     try:
         result = run_plan(plan, place, processes=processes, say=say)
     except KeyboardInterrupt:
@@ -137,19 +102,17 @@ def _run(options: Options, plan: GridPlan, store: Store, say: Say) -> GridResult
             "Finished cells are kept; the same command goes on from there."
         ) from None
     if result.ran:
-        manifest = store.read_manifest()
-        manifest.setdefault("commands", []).append(
-            {
-                "started": started.isoformat(timespec="seconds"),
-                "device": device,
-                "processes": processes,
-                "cells": len(result.ran),
-                "seconds": round(result.seconds, 1),
-                "cell_seconds": round(result.cell_seconds, 1),
-                "failed": len(result.failed),
-                "left": len(result.left),
-            }
-        )
+        done = {
+            "started": started.isoformat(timespec="seconds"),
+            "device": device,
+            "processes": processes,
+            "cells": len(result.ran),
+            "seconds": round(result.seconds, 1),
+            "cell_seconds": round(result.cell_seconds, 1),
+            "failed": len(result.failed),
+            "left": len(result.left),
+        }
+        manifest["commands"] = [*manifest.get("commands", []), done]
         store.write_manifest(manifest)
     return result
 
@@ -158,64 +121,48 @@ def choose_processes(device: str, subject: Subject) -> int:
     """Return how many cells to run at once: what fits on the GPU, or one per core."""
     cores = os.cpu_count() or 1
     if not device.startswith("cuda"):
-        return max(1, min(_MOST_ON_CPU, cores))
+        return min(4, cores)  # a cautious guess
     import torch
 
     free, _ = torch.cuda.mem_get_info(device)
     # An estimate, not a measurement: 6 GiB for activations, graph and libraries at batch 128, and
-    # the decoded images once per cell.
+    # the decoded images once per cell. Eight fill an H200: docs/results/grid.md
     batch = subject.base.training.batch_size / 128
-    needed = int(6 * _GIB * max(0.5, batch)) + subject.pixel_bytes
-    return max(1, min(_MOST_ON_GPU, cores // 2, free // needed))
+    pixels = (subject.gallery + subject.queries) * 3 * subject.base.data.store_size**2
+    needed = int(6 * (1 << 30) * max(0.5, batch)) + pixels
+    return max(1, min(8, cores // 2, free // needed))
 
 
 def _device(name: str) -> str:
-    if name == "cpu":
-        return name
     if name == "auto":  # without the backbones, which take seconds to import
         import torch
 
         return "cuda" if torch.cuda.is_available() else "cpu"
-    from phpq.model.retrieval import resolve_device
+    if name != "cpu":
+        from phpq.model.retrieval import resolve_device
 
-    return str(resolve_device(name))
+        resolve_device(name)  # shows now that it is not there
+    return name
 
 
 def _subject(options: Options) -> tuple[Subject, Dataset | None, Path]:
     """Return the subject, its data set where it is here, and the folder of the grid."""
-    shared: dict[str, Any] = {"settings": tuple(options.settings), "epochs": options.epochs}
-    if not options.run and options.out is not None:
+    asked: dict[str, Any] = {"settings": tuple(options.settings), "epochs": options.epochs}
+    facts = None
+    if options.out is not None and not options.run:
         facts = Store(options.out).read_manifest().get("dataset")
-        if facts is not None:
-            subject = recall_subject(facts, **shared)
-            return subject, _dataset_if_here(options, subject), options.out
-    subject, dataset = open_subject(
-        options.dataset, weights=options.weights, home=options.home, **shared
-    )
-    return subject, dataset, options.out or Path("reproduce") / subject.name
-
-
-def _dataset_if_here(options: Options, known: Subject) -> Dataset | None:
-    """Open the data set for pictures; a report on figures alone does without."""
-    try:
+    if options.out is None or facts is None:
+        subject, dataset = open_subject(
+            options.dataset, weights=options.weights, home=options.home, **asked
+        )
+        return subject, dataset, options.out or Path("reproduce") / subject.name
+    known = recall_subject(facts, **asked)
+    try:  # for pictures; a report on figures alone does without
         subject, dataset = open_subject(options.dataset, weights="none", home=options.home)
     except DataError:
-        return None
-    return dataset if subject.fingerprint == known.fingerprint else None
-
-
-def _note_subject(store: Store, subject: Subject) -> None:
-    """Write down what the grid is about; refuse a folder that is about something else."""
-    store.prepare()
-    manifest = store.read_manifest()
-    known = manifest.get("dataset")
-    if known is not None and known["fingerprint"] != subject.fingerprint:
-        raise ConfigError(
-            f"{str(store.folder)!r} holds a grid on other images ({known['name']!r}, "
-            f"{known['gallery']} + {known['queries']} of them). Give another folder (--out DIR)."
-        )
-    manifest["dataset"] = subject.facts()
-    store.write_manifest(manifest)
+        return known, None, options.out
+    here = subject.fingerprint == known.fingerprint
+    return known, dataset if here else None, options.out
 
 
 def _commit() -> str:

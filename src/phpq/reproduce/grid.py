@@ -1,5 +1,7 @@
-"""From tables, code lengths and seeds to the cells that must be run, each once.
+"""From a data set, tables, code lengths and seeds to the cells that must be run, each once.
 
+A subject knows its data set by content, not by place: the same images in another folder or on
+another machine give the same keys, so that a grid can be continued elsewhere.
 A cell is one resolved config. Cells that several tables need (PHPQ itself is in all of them) are
 one cell; its key says what it is to a reader and, by a checksum of its settings, to the machine.
 """
@@ -13,14 +15,30 @@ import re
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any, Literal
 
 from phpq.config import RECIPES, RunConfig, override, parse, to_dict, with_bits
+from phpq.data import Dataset, open_dataset
 from phpq.errors import ConfigError
-from phpq.recipes import classifier_config, resolve_config
+from phpq.recipes import (
+    absolute_weights,
+    classifier_config,
+    default_weights,
+    drawn_settings,
+    resolve_config,
+)
 from phpq.reproduce.rows import FIGURES, Row, check_methods, expand_targets, rows_of
-from phpq.reproduce.subject import Subject
 
+# Few and small enough for every method to learn two epochs on two cores in three minutes.
+SMALL_PLUMAGE = "plumage:species=12,images=10,test=4,size=32"
+
+_FACTS = ("name", "fingerprint", "classes", "gallery", "queries", "weights")
+_DRAWN = "plumage:"  # how the sources of drawn birds begin
+_OF_DATASET = {"dogs120": ("loss.tau=0.25",)}  # as the paper sets it
+
+# A training with its evaluation; features of both splits for shallow methods; a shallow method
+# fitted to stored features; a backbone that learned to classify, from which trainings go on.
 Kind = Literal["training", "features", "shallow", "backbone"]
 SHARED = ("backbone", "features")  # kinds that other cells start from
 
@@ -29,13 +47,32 @@ _MACHINE = ("workers", "checkpoint_seconds", "images_on_device", "accelerate")
 
 
 @dataclass(frozen=True, slots=True)
-class Cell:
-    """One thing to run.
+class Subject:
+    """A data set and the settings that all methods share on it."""
 
-    Its kind is a training with its evaluation; features of both splits for shallow methods; a
-    shallow method fitted to stored features; or a backbone that learned to classify, from which the
-    trainings of several methods go on.
-    """
+    name: str  # of the data set, as "cub200"
+    source: str  # what `open_dataset` opens
+    fingerprint: str  # of the ids and labels of both splits
+    classes: int
+    gallery: int  # training images
+    queries: int  # test images
+    weights: str  # where backbones start, by content: "none", "hub", or name and checksum
+    base: RunConfig  # before any method, code length or seed
+    settings: tuple[str, ...]  # those that were asked for: they count more than a method's recipe
+
+    @property
+    def drawn(self) -> str:
+        """How the images are drawn; empty for photographs."""
+        return self.source if self.source.startswith(_DRAWN) else ""
+
+    def facts(self) -> dict[str, Any]:
+        """Return what a result needs to say about its data set, as plain data."""
+        return {name: getattr(self, name) for name in (*_FACTS, "drawn")}
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """One thing to run."""
 
     key: str  # name of its files
     label: str  # a few words for messages
@@ -57,11 +94,9 @@ class Cell:
 
     @property
     def cost(self) -> float:
-        """Expected time, in trainings of a plain hashing method."""
-        if self.kind == "shallow":
-            return 0.01
-        if self.kind == "backbone":
-            return 10.0  # others wait for it
+        """Expected time, in trainings of a plain hashing method; most if many others wait."""
+        if self.kind in ("shallow", "backbone"):
+            return 0.01 if self.kind == "shallow" else 10.0
         if self.config.method.features == "imagenet":
             return 0.1
         return RECIPES[self.config.method.name].cost + 0.001 * self.bits
@@ -80,6 +115,73 @@ class GridPlan:
     places: dict[tuple[str, str, int, int], str]  # (target, row, bits, seed) -> key of the cell
 
 
+def open_subject(
+    spec: str | Path,
+    *,
+    weights: str | None = None,
+    settings: Sequence[str] = (),
+    epochs: int | None = None,
+    home: Path | None = None,
+) -> tuple[Subject, Dataset]:
+    """Open a data set and put together what all methods share on it.
+
+    Arguments are those of `command.Options`; a plain "plumage" is a small one.
+    """
+    dataset = open_dataset(SMALL_PLUMAGE if spec == "plumage" else spec, home=home)
+    facts = {
+        "name": dataset.name,
+        "fingerprint": _fingerprint(dataset),
+        "classes": len(dataset.class_names),
+        "gallery": len(dataset.train),
+        "queries": len(dataset.test),
+        "weights": absolute_weights(weights or default_weights(dataset.source)),
+        "drawn": dataset.source if dataset.source.startswith(_DRAWN) else "",
+    }
+    subject = recall_subject(facts, settings=settings, epochs=epochs)
+    start = identify_weights(subject.base.model.weights)
+    return replace(subject, source=dataset.source, weights=start), dataset
+
+
+def recall_subject(
+    facts: Mapping[str, Any], *, settings: Sequence[str] = (), epochs: int | None = None
+) -> Subject:
+    """Return a subject by the facts that an earlier command wrote down, without its images."""
+    asked = (*settings, *(() if epochs is None else (f"training.epochs={epochs}",)))
+    drawn: tuple[str, ...] = ()
+    if facts["drawn"]:
+        side = re.search(r"size=(\d+)", facts["drawn"])
+        drawn = drawn_settings(int(side[1]) if side else 96)
+    shared = (*_OF_DATASET.get(facts["name"], ()), *drawn, *asked)
+    # These weights may not be here: but rows are named by what the backbone started from.
+    base = resolve_config(weights=facts["weights"], settings=shared)
+    known = {name: facts[name] for name in _FACTS}
+    return Subject(**known, source=facts["drawn"], base=base, settings=asked)
+
+
+def identify_weights(weights: str) -> str:
+    """Name a file of weights by its name and content; "none" and "hub" stay as they are."""
+    if weights in ("none", "hub"):
+        return weights
+    path = Path(weights)
+    try:
+        digest = hashlib.sha256(path.read_bytes()).hexdigest()
+    except OSError as error:
+        raise ConfigError(
+            f"Cannot read the weights {weights!r}: {error.strerror}. "
+            "Give a file of weights, 'hub' or 'none' (--weights)."
+        ) from error
+    return f"{path.name}:{digest[:12]}"
+
+
+def _fingerprint(dataset: Dataset) -> str:
+    digest = hashlib.blake2b(digest_size=8)
+    for split in (dataset.train, dataset.test):
+        digest.update(json.dumps([split.ids, split.labels.tolist()]).encode())
+    if dataset.source.startswith(_DRAWN):  # its ids do not tell how it is drawn
+        digest.update(dataset.source.encode())
+    return digest.hexdigest()
+
+
 def make_plan(
     subject: Subject,
     target: str,
@@ -93,9 +195,18 @@ def make_plan(
     Figures are of the first seed; tables of methods are of these alone, or of all if none is named.
     """
     targets, methods = expand_targets(target), check_methods(methods)
-    bits, seeds = _check_bits(bits), _check_seeds(seeds)
-    cells: dict[str, Cell] = {}
-    places: dict[tuple[str, str, int, int], str] = {}
+    bits, seeds = tuple(dict.fromkeys(bits)), tuple(dict.fromkeys(seeds))
+    if not bits or any(length < 8 or length % 8 for length in bits):
+        raise ConfigError(
+            f"Code lengths {list(bits)} are not allowed: each must be a multiple of 8, and at "
+            "least one must be given, as in --bits 16,32,48,64."
+        )
+    if not seeds or min(seeds) < 0:
+        raise ConfigError(
+            f"Seeds {list(seeds)} are not allowed: give at least one, none below 0, "
+            "as in --seeds 0,1,2."
+        )
+    cells, places = dict[str, Cell](), dict[tuple[str, str, int, int], str]()
     rows = {name: rows_of(name, subject.base, methods) for name in targets}
     planner = _Planner(subject)
     for name, row in [(target, row) for target in targets for row in rows[target]]:
@@ -131,7 +242,7 @@ def _in_order(cells: Iterable[Cell]) -> tuple[Cell, ...]:
     """Sort cells: what others start from, then one cell of each method in turn, the longest first.
 
     In turn, so that the first cell of a method has filled the compiler's cache when the next one
-    starts: see `runner.Compiling`.
+    starts: see `runner.Run.compiles`.
     """
     longest = sorted(cells, key=lambda cell: (-cell.cost, cell.key))
     turns: defaultdict[str, Iterator[int]] = defaultdict(itertools.count)
@@ -149,51 +260,39 @@ class _Planner:
     def __init__(self, subject: Subject) -> None:
         self.subject = subject
         self.defaults = _flat(to_dict(RunConfig()))
-        self.plain = _flat(to_dict(self._method_config("phpq")))
+        self.plain = _flat(to_dict(self.row_config(Row("phpq", "PHPQ"))))
         # One training serves all shallow methods and lengths; ImageNet features serve all seeds.
-        self.features = {
-            kind: override(subject.base, ["method.name=lsh", f"method.features={kind}"])
-            for kind in ("finetuned", "imagenet")
-        }
-        once = replace(self.features["imagenet"].training, epochs=1)
-        self.features["imagenet"] = replace(self.features["imagenet"], training=once)
+        shallow = override(subject.base, ["method.name=lsh", "method.features=finetuned"])
+        once = ["method.features=imagenet", "training.epochs=1"]
+        self.features = {"finetuned": shallow, "imagenet": override(shallow, once)}
 
     def row_config(self, row: Row) -> RunConfig:
-        """Return the settings of a row before length and seed."""
-        return override(self._method_config(row.method), row.settings)
+        """Return what all methods share, then the recipe, what the user set, and the row's own."""
+        subject = self.subject
+        config = resolve_config(base=subject.base, method=row.method, settings=subject.settings)
+        return override(config, row.settings)
 
     def cells(self, config: RunConfig, *, bits: int, seed: int, keep: bool) -> tuple[Cell, ...]:
         """Return what a row needs at a code length and seed: its own cell last."""
         config = _with_seed(with_bits(config, bits), seed)
-        method = config.method.name
-        if RECIPES[method].kind != "shallow":
-            training = self._cell("training", method, config, keep=keep)
-            backbone = self._backbone(config, seed)
-            if backbone is None:
-                return (training,)
-            return backbone, replace(training, features=backbone.key)
-        kind = config.method.features
-        shared = _with_seed(self.features[kind], seed if kind == "finetuned" else 0)
-        features = self._cell("features", f"features-{kind}", shared)
-        name = method if kind == "finetuned" else f"{method}-{kind}"
-        fitted = self._cell("shallow", name, config, keep=keep)
-        return features, replace(fitted, features=features.key)
+        name, kind = config.method.name, config.method.features
+        if RECIPES[name].kind != "shallow":
+            own, start = self._cell("training", name, config, keep=keep), self._backbone(config)
+        else:
+            shared = _with_seed(self.features[kind], seed if kind == "finetuned" else 0)
+            start = self._cell("features", f"features-{kind}", shared)
+            name = name if kind == "finetuned" else f"{name}-{kind}"
+            own = self._cell("shallow", name, config, keep=keep)
+        return (own,) if start is None else (start, replace(own, features=start.key))
 
-    def _backbone(self, config: RunConfig, seed: int) -> Cell | None:
+    def _backbone(self, config: RunConfig) -> Cell | None:
         """Return the fine-tuning that comes before a method, the same for all that share it."""
-        same = [
-            f"method.classifier_share={config.method.classifier_share}",
-            f"training.epochs={config.training.epochs}",
-            f"training.batch_size={config.training.batch_size}",
-        ]
-        shared = override(self.subject.base, [*self.subject.settings, *same])
-        first = classifier_config(_with_seed(shared, seed))
+        training, subject = config.training, self.subject
+        same = [f"training.{name}={getattr(training, name)}" for name in ("epochs", "batch_size")]
+        same.append(f"method.classifier_share={config.method.classifier_share}")
+        shared = override(subject.base, [*subject.settings, *same])
+        first = classifier_config(_with_seed(shared, training.seed))
         return None if first is None else self._cell("backbone", "backbone", first)
-
-    def _method_config(self, method: str) -> RunConfig:
-        """Return what all methods share, then the method's recipe, then what the user set."""
-        subject = self.subject
-        return resolve_config(base=subject.base, method=method, settings=subject.settings)
 
     def _cell(self, kind: Kind, name: str, config: RunConfig, *, keep: bool = False) -> Cell:
         # Only what is not a default: a setting that comes later leaves the keys as they are.
@@ -201,12 +300,12 @@ class _Planner:
         changed = {path: value for path, value in settings if value != self.defaults.get(path)}
         content = json.dumps([self.subject.fingerprint, kind, changed], sort_keys=True)
         digest = hashlib.blake2b(content.encode(), digest_size=4).hexdigest()
-        length, seed = config.quantizer.bits, config.training.seed
-        if kind in ("features", "backbone"):
-            return Cell(f"{name}-seed{seed}-{digest}", f"{name}, seed {seed}", kind, config)
-        own = self._variation(config)
-        key = f"{name}{own}-{length}bits-seed{seed}-{digest}"
-        label = f"{name}{own}, {length} bits, seed {seed}"
+        own, parts, seed = "", [name], config.training.seed
+        if kind not in SHARED:
+            own = self._variation(config)
+            parts = [f"{name}{own}", f"{config.quantizer.bits} bits"]
+        key = "-".join([*parts, f"seed{seed}", digest]).replace(" ", "")
+        label = ", ".join([*parts, f"seed {seed}"])
         return Cell(key, label, kind, config, keep=keep and not own)
 
     def _variation(self, config: RunConfig) -> str:
@@ -217,8 +316,8 @@ class _Planner:
         for path, value in _flat(to_dict(config)).items():
             name = path.rpartition(".")[2]
             if value != self.plain.get(path) and name not in ("num_codebooks", "seed"):
-                shown = "_".join(map(str, value)) if isinstance(value, list) else f"{value}"
-                parts.append(f"-{name}{shown}")
+                several = isinstance(value, list | tuple)
+                parts.append(f"-{name}{'_'.join(map(str, value)) if several else value}")
         return re.sub(r"[^A-Za-z0-9._-]+", "", "".join(parts).replace(".0", ""))
 
 
@@ -234,27 +333,4 @@ def _settings(config: RunConfig, weights: str) -> dict[str, dict[str, Any]]:
 
 
 def _flat(data: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
-    return {
-        f"{stage}.{name}": list(value) if isinstance(value, tuple) else value
-        for stage, fields in data.items()
-        for name, value in fields.items()
-    }
-
-
-def _check_bits(bits: Sequence[int]) -> tuple[int, ...]:
-    wrong = [length for length in bits if length < 8 or length % 8]
-    if wrong or not bits:
-        raise ConfigError(
-            f"Code lengths {list(bits)} are not allowed: each must be a multiple of 8, and at "
-            "least one must be given, as in --bits 16,32,48,64."
-        )
-    return tuple(dict.fromkeys(bits))
-
-
-def _check_seeds(seeds: Sequence[int]) -> tuple[int, ...]:
-    if not seeds or min(seeds) < 0:
-        raise ConfigError(
-            f"Seeds {list(seeds)} are not allowed: give at least one, none below 0, "
-            "as in --seeds 0,1,2."
-        )
-    return tuple(dict.fromkeys(seeds))
+    return {f"{stage}.{name}": value for stage in data for name, value in data[stage].items()}

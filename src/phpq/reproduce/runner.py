@@ -15,21 +15,22 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Callable, Container, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Executor, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from importlib.util import find_spec
 from multiprocessing.connection import Connection
+from pathlib import Path
 from typing import Any
 
 from phpq.config import RECIPES
+from phpq.files import write_text
 from phpq.recipes import remaining_config
-from phpq.reproduce.grid import SHARED, Cell, GridPlan, recorded_config
-from phpq.reproduce.store import FAILED, Store, record_head
-from phpq.reproduce.work import run_cell
-from phpq.reproduce.workplace import Workplace, decode_once
+from phpq.reproduce.grid import SHARED, Cell, GridPlan
+from phpq.reproduce.store import FAILED, Record, Store, record_head
+from phpq.reproduce.work import Workplace, decode_once, run_cell
 
 Say = Callable[[str], None]
 Answer = dict[str, Any]  # {"record": ...}, or {"error": "...", "log": "...", "again": bool}
@@ -43,63 +44,79 @@ MPS_SHARE, MPS_SUM = "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE", 240
 
 @dataclass(slots=True)
 class GridResult:
-    """What became of the cells of a plan."""
+    """What became of a plan."""
 
-    records: dict[str, dict[str, Any]] = field(default_factory=dict)  # finished, now or before
-    reused: list[str] = field(default_factory=list)  # keys that were finished before
+    plan: GridPlan
+    folder: Path
+    records: dict[str, Record]  # of cells that were finished, now or before
+    reused: list[str]  # keys that were finished before
     ran: list[str] = field(default_factory=list)  # keys that were run now
     failed: dict[str, str] = field(default_factory=dict)  # key -> error
     left: dict[str, str] = field(default_factory=dict)  # key -> why it could not be run here
     seconds: float = 0.0  # from start to end
     cell_seconds: float = 0.0  # summed over the cells that were run now
+    tables: dict[str, Record] = field(default_factory=dict)  # as their JSON files hold them
+    pages: tuple[Path, ...] = ()  # files for people
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain data for JSON."""
+        plan = self.plan
+        counts = {name: len(getattr(self, name)) for name in ("reused", "ran", "failed", "left")}
+        return {
+            "dataset": plan.subject.facts(),
+            **{name: list(getattr(plan, name)) for name in ("targets", "bits", "seeds")},
+            "folder": str(self.folder),
+            "cells": {"planned": len(plan.cells), **counts, "failed": self.failed},
+            "seconds": round(self.seconds, 1),
+            "cell_seconds": round(self.cell_seconds, 1),
+            "tables": self.tables,
+            "pages": [str(page) for page in self.pages],
+        }
 
 
-def collect(plan: GridPlan, store: Store, *, with_arrays: bool = False) -> GridResult:
-    """Look up what is there, and run nothing.
-
-    Tables need records alone; other cells may need the arrays beside them.
-    """
+def collect(plan: GridPlan, store: Store, *, with_arrays: bool) -> GridResult:
+    """Look up what is there; tables need records alone, other cells the arrays beside them."""
     records = store.finished(plan.cells, plan.subject.weights, with_arrays=with_arrays)
-    return GridResult(records, reused=list(records))
+    return GridResult(plan, store.folder, records, reused=list(records))
 
 
 def run_plan(plan: GridPlan, place: Workplace, *, processes: int, say: Say) -> GridResult:
     """Run every cell that is not finished, `processes` at once (0: in this process)."""
     begun = time.perf_counter()
-    place.store.prepare()
     result = collect(plan, place.store, with_arrays=True)
     waiting = [cell for cell in plan.cells if cell.key not in result.records]
-    # What cells start from is made for those that are to be run, here or elsewhere, only.
-    wanted = {cell.features for cell in waiting}
     if find_spec("faiss") is None:
         fitted = [c.key for c in waiting if "faiss" in RECIPES[c.config.method.name].needs]
         result.left = dict.fromkeys(fitted, NO_FAISS)
-    waiting = [
-        cell
-        for cell in waiting
-        if cell.key not in result.left and (cell.kind not in SHARED or cell.key in wanted)
-    ]
+    # What cells start from is made for those that are to be run, here or elsewhere, only.
+    wanted = {cell.key for cell in waiting if cell.kind not in SHARED}
+    wanted |= {cell.features for cell in waiting}
+    waiting = [c for c in waiting if c.key in wanted and c.key not in result.left]
     left = f", {len(result.left)} left for later ({NO_FAISS})" if result.left else ""
     say(f"{len(plan.cells)} cells: {len(result.reused)} are there, {len(waiting)} to run{left}")
-    size = min(processes, len(waiting))
     if waiting:
+        size = min(processes, len(waiting))
         with _workers(size, place.device) as start:
             workers = [start() for _ in range(max(1, size))]
-            _Run(waiting, place, result, say).go(workers, start)
+            Run(waiting, place, result, say).go(workers, start)
     result.seconds = time.perf_counter() - begun
     return result
 
 
-class _Run:
+class Run:
     """One pass over the cells that wait."""
 
     def __init__(
         self, cells: Sequence[Cell], place: Workplace, result: GridResult, say: Say
     ) -> None:
+        """Look over the cells that are to be run."""
         self.waiting, self.total = list(cells), len(cells)
         self.place, self.result, self.say = place, result, say
         self.tried: set[str] = set()
-        self.compiling = Compiling(cells, place)
+        self.first: dict[str, str] = {}  # method -> key of the cell that compiles for the others
+        compiler = os.environ.get("CC") or any(map(shutil.which, ("cc", "gcc", "clang")))
+        can_compile = place.device.startswith("cuda") and compiler and find_spec("triton")
+        self.pays = bool(can_compile) and sum(map(self._images, cells)) >= IMAGES_TO_COMPILE
 
     def go(self, idle: list[Executor], start: Callable[[], Executor]) -> None:
         """Run all cells on idle workers; `start` replaces one that died."""
@@ -110,7 +127,7 @@ class _Run:
         running: dict[Future[Answer], tuple[Cell, Executor]] = {}
         while True:
             while idle and (cell := self._next()) is not None:
-                worker, place = idle.pop(), self._place(cell)
+                worker, place = idle.pop(), replace(self.place, compiled=self.compiles(cell))
                 try:
                     future = worker.submit(attempt, cell, place)
                 except BrokenProcessPool:  # it died while it had nothing to do
@@ -129,9 +146,24 @@ class _Run:
                 idle.append(worker)
                 self._ended(cell, answer)
 
-    def _place(self, cell: Cell) -> Workplace:
-        compiled = self.compiling.compiles(cell, self.result.records)
-        return replace(self.place, compiled=compiled and cell.key not in self.tried)
+    def compiles(self, cell: Cell) -> bool:
+        """Tell whether a cell that starts now compiles its backbone if it leaves that open.
+
+        Where a GPU and a C compiler are, and the grid learns from enough images, the first cell of
+        each method compiles and so fills the compiler's cache on disk. Cells of that method that
+        start before it has finished do without, rather than compile the same again; later ones
+        compile from the cache. A second try does without too.
+        """
+        if not self.pays or not self._images(cell) or cell.key in self.tried:
+            return False
+        first = self.first.setdefault(cell.config.method.name, cell.key)
+        return first == cell.key or first in self.result.records
+
+    def _images(self, cell: Cell) -> int:
+        """Count the images that a cell learns from, each as often as it is seen."""
+        if cell.kind == "shallow" or cell.config.method.features == "imagenet":
+            return 0
+        return self.place.subject.gallery * remaining_config(cell.config).training.epochs
 
     def _next(self) -> Cell | None:
         """Take the first cell whose start is there; give up those whose start failed."""
@@ -140,15 +172,15 @@ class _Run:
                 self.waiting.remove(cell)
                 error = f"what it starts from failed: {self.result.failed[cell.features]}"
                 self._ended(cell, {"error": error, "log": error})
-        records = self.result.records
-        chosen = next((c for c in self.waiting if not c.features or c.features in records), None)
-        if chosen is not None:
-            self.waiting.remove(chosen)
-        return chosen
+        for cell in self.waiting:
+            if not cell.features or cell.features in self.result.records:
+                self.waiting.remove(cell)
+                return cell
+        return None
 
     def _ended(self, cell: Cell, answer: Answer) -> None:
         """Write down what became of a cell, and say it."""
-        result, store = self.result, self.place.store
+        result, place, store = self.result, self.place, self.place.store
         if answer.get("again") and cell.key not in self.tried:
             self.tried.add(cell.key)
             self.waiting.append(cell)
@@ -157,11 +189,10 @@ class _Run:
         number = len(result.ran) + len(result.failed) + 1
         if "error" in answer:
             result.failed[cell.key] = answer["error"]
-            store.write_log(cell.key, answer["log"])
-            settings = recorded_config(cell.config, self.place.weights)
-            failure = {"error": answer["error"], "config": settings, "commit": self.place.commit}
-            store.write_record(record_head(cell, FAILED) | failure)
-            log = store.log_path(cell.key)
+            log = store.folder / "logs" / f"{cell.key}.log"
+            write_text(log, answer["log"])
+            head = record_head(cell, FAILED, place.subject.weights)
+            store.write_record(head | {"error": answer["error"], "commit": place.commit})
             self.say(f"[{number}/{self.total}] {cell.label}: failed, {answer['error']} ({log})")
             return
         record = answer["record"]
@@ -174,41 +205,6 @@ class _Run:
         if "map_learned" in record:
             scores += f", {record['map_learned']:.2f} with learned codes"
         self.say(f"[{number}/{self.total}] {cell.label}: {scores} ({seconds:.1f} s)")
-
-
-class Compiling:
-    """The rule by which cells compile their backbones if `training.accelerate` is "auto".
-
-    Where a GPU and a C compiler are, and the grid learns from enough images, the first cell of each
-    method compiles and so fills the compiler's cache on disk. Cells of that method that start
-    before it has finished do without, rather than compile the same again; later ones compile from
-    the cache. With "full" every cell compiles, with "graph" none does.
-    """
-
-    def __init__(self, cells: Sequence[Cell], place: Workplace) -> None:
-        """Look over the cells that are to be run."""
-        self.gallery = int(place.facts["gallery"])
-        self.first: dict[str, str] = {}  # method -> key of the cell that compiles for the others
-        images = sum(map(self._images, cells))
-        self.pays = images >= IMAGES_TO_COMPILE and _can_compile(place.device)
-
-    def compiles(self, cell: Cell, finished: Container[str]) -> bool:
-        """Tell whether a cell that starts now compiles."""
-        if not self.pays or not self._images(cell):
-            return False
-        first = self.first.setdefault(cell.config.method.name, cell.key)
-        return first == cell.key or first in finished
-
-    def _images(self, cell: Cell) -> int:
-        """Count the images that a cell learns from, each as often as it is seen."""
-        if cell.kind == "shallow" or cell.config.method.features == "imagenet":
-            return 0
-        return self.gallery * remaining_config(cell.config).training.epochs
-
-
-def _can_compile(device: str) -> bool:
-    compiler = os.environ.get("CC") or next(filter(shutil.which, ("cc", "gcc", "clang")), None)
-    return device.startswith("cuda") and bool(compiler) and find_spec("triton") is not None
 
 
 class _Here(Executor):

@@ -15,6 +15,7 @@ import io
 import json
 import os
 from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -25,14 +26,15 @@ from numpy.typing import NDArray
 from phpq.codes import CodeArray, Codebooks, FloatArray, IntArray, QueryNorm
 from phpq.errors import ConfigError, FormatError
 from phpq.files import read_json, write_bytes, write_json, write_text
-from phpq.reproduce.grid import Cell, same_settings
+from phpq.reproduce.grid import SHARED, Cell, Kind, recorded_config, same_settings
 
 DONE, FAILED = "done", "failed"
 FORMAT = 1  # of a record; one of another format is run again
 Arrays = dict[str, NDArray[Any]]
 Record = dict[str, Any]
 _REQUIRED = {"format", "key", "status", "config"}
-_REMEDY = "Remove it: the cell is run again."
+# Fields of `KeptCodes` that are int32 on disk and int64 in memory.
+_PLACES = ("gallery_rows", "gallery_labels", "query_rows", "query_labels")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -62,10 +64,7 @@ class Store:
     folder: Path
 
     def prepare(self) -> None:
-        """Make the folders; bring the file of records into order.
-
-        Records of version 0.1.0 move into it, and half a last line is dropped.
-        """
+        """Make the folders; move records of version 0.1.0 into one file, drop half a last line."""
         try:
             for name in ("cells", "features", "logs"):
                 (self.folder / name).mkdir(parents=True, exist_ok=True)
@@ -81,54 +80,41 @@ class Store:
             one.unlink()
 
     @property
-    def pixels(self) -> Path:
-        """Where decoded images are kept unless another place is named."""
-        return self.folder / "pixels"
-
-    @property
     def records_path(self) -> Path:
         """The file of all records."""
         return self.folder / "cells.jsonl"
 
-    def arrays_path(self, cell: Cell) -> Path:
-        """Return the place of a cell's arrays: features, or codes and queries."""
-        kind = "features" if cell.kind == "features" else "cells"
-        return self.folder / kind / f"{cell.key}.npz"
-
-    def backbone_path(self, key: str) -> Path:
-        """Return the place of the weights of a backbone that methods share."""
-        return self.folder / "features" / f"{key}.safetensors"
-
-    def log_path(self, key: str) -> Path:
-        """Return the place of a failed cell's traceback."""
-        return self.folder / "logs" / f"{key}.log"
+    def arrays_path(self, key: str, kind: Kind) -> Path:
+        """Return the place of what a cell leaves for others: arrays, or a backbone's weights."""
+        folder = "features" if kind in SHARED else "cells"
+        return self.folder / folder / f"{key}.{'safetensors' if kind == 'backbone' else 'npz'}"
 
     def read_records(self) -> dict[str, Record]:
         """Return the records of all cells by key, whatever became of them.
 
         What a killed process left of the last line is ignored.
         """
-        path = self.records_path
-        lines = path.read_bytes().split(b"\n") if path.is_file() else []
-        texts = {repr(str(old)): old.read_bytes() for old in self._old_records()}
+        path, texts = self.records_path, {repr(str(o)): o.read_bytes() for o in self._old_records()}
+        *lines, half = (path.read_bytes() if path.is_file() else b"").split(b"\n")
+        with suppress(ValueError):
+            json.loads(half)
+            lines.append(half)  # a whole one, of which only the newline is missing
         texts |= {f"Line {n} of {str(path)!r}": line for n, line in enumerate(lines, 1) if line}
-        half = f"Line {len(lines)} of {str(path)!r}"  # all whole lines have a newline after them
         records: dict[str, Record] = {}
         for where, text in texts.items():
             try:
                 record = json.loads(text)
-                missing = _REQUIRED - set(record)
+                if missing := _REQUIRED - set(record):
+                    raise ValueError(f"it lacks {sorted(missing)}")
             except (ValueError, TypeError) as error:
-                if where == half:
-                    break
-                raise FormatError(f"{where} is damaged: {error}. {_REMEDY}") from error
-            if missing:
-                raise FormatError(f"{where} is damaged: it lacks {sorted(missing)}. {_REMEDY}")
+                raise FormatError(
+                    f"{where} is damaged: {error}. Remove it: the cell is run again."
+                ) from error
             records[record["key"]] = record
         return records
 
     def finished(
-        self, cells: Iterable[Cell], weights: str, *, with_arrays: bool = True
+        self, cells: Iterable[Cell], weights: str, *, with_arrays: bool
     ) -> dict[str, Record]:
         """Return the records of those cells that are done with these very settings, by key.
 
@@ -138,15 +124,13 @@ class Store:
         records = self.read_records()
 
         def is_done(cell: Cell) -> bool:
-            record = records.get(cell.key)
-            if record is None or record["status"] != DONE or record["format"] != FORMAT:
+            record = records.get(cell.key, {})
+            if (record.get("status"), record.get("format")) != (DONE, FORMAT):
                 return False
-            if not same_settings(record["config"], cell, weights):
+            stores = with_arrays and (cell.keep or cell.kind in SHARED)
+            if stores and not self.arrays_path(cell.key, cell.kind).is_file():
                 return False
-            if with_arrays and cell.kind == "backbone":
-                return self.backbone_path(cell.key).is_file()
-            needs_arrays = with_arrays and (cell.keep or cell.kind == "features")
-            return not needs_arrays or self.arrays_path(cell).is_file()
+            return same_settings(record["config"], cell, weights)
 
         return {cell.key: records[cell.key] for cell in cells if is_done(cell)}
 
@@ -160,18 +144,15 @@ class Store:
     def _old_records(self) -> list[Path]:
         return sorted((self.folder / "cells").glob("*.json"))
 
-    def write_log(self, key: str, text: str) -> None:
-        """Write why a cell failed."""
-        write_text(self.log_path(key), text)
-
     def write_arrays(self, cell: Cell, arrays: Arrays) -> None:
         """Write a cell's arrays, compressed."""
         buffer = io.BytesIO()
         np.savez_compressed(buffer, allow_pickle=False, **arrays)
-        write_bytes(self.arrays_path(cell), buffer.getvalue())
+        write_bytes(self.arrays_path(cell.key, cell.kind), buffer.getvalue())
 
-    def read_arrays(self, path: Path) -> Arrays:
+    def read_arrays(self, key: str, kind: Kind) -> Arrays:
         """Read what `write_arrays` wrote; a `FormatError` names what is missing or damaged."""
+        path = self.arrays_path(key, kind)
         try:
             with np.load(path, allow_pickle=False) as stored:
                 return {name: stored[name] for name in stored.files}
@@ -183,34 +164,26 @@ class Store:
 
     def write_codes(self, cell: Cell, kept: KeptCodes) -> None:
         """Write a cell's codes and queries, rounded to what figures need."""
-        arrays: Arrays = {
+        arrays = {name: getattr(kept, name).astype(np.int32) for name in _PLACES} | {
             "gallery_codes": kept.codes,
-            "gallery_labels": kept.gallery_labels.astype(np.int32),
-            "gallery_rows": kept.gallery_rows.astype(np.int32),
             "codebooks": kept.codebooks.codewords.astype(np.float16),
             "unit": np.array(kept.codebooks.unit),
             "query_norm": np.array(kept.query_norm),
             "queries": kept.queries.astype(np.float16),
-            "query_labels": kept.query_labels.astype(np.int32),
-            "query_rows": kept.query_rows.astype(np.int32),
         }
         self.write_arrays(cell, arrays)
 
     def read_codes(self, key: str) -> KeptCodes | None:
         """Read the codes of a cell; None if there are none."""
-        path = self.folder / "cells" / f"{key}.npz"
-        if not path.is_file():
+        if not self.arrays_path(key, "training").is_file():
             return None
-        arrays = self.read_arrays(path)
+        arrays = self.read_arrays(key, "training")
         return KeptCodes(
             codebooks=Codebooks(arrays["codebooks"].astype(np.float32), unit=bool(arrays["unit"])),
             codes=arrays["gallery_codes"],
-            gallery_rows=arrays["gallery_rows"].astype(np.int64),
-            gallery_labels=arrays["gallery_labels"].astype(np.int64),
             queries=arrays["queries"].astype(np.float32),
-            query_rows=arrays["query_rows"].astype(np.int64),
-            query_labels=arrays["query_labels"].astype(np.int64),
             query_norm="unit" if str(arrays["query_norm"]) == "unit" else "raw",
+            **{name: arrays[name].astype(np.int64) for name in _PLACES},
         )
 
     def read_manifest(self) -> dict[str, Any]:
@@ -223,7 +196,7 @@ class Store:
         write_json(self.folder / "grid.json", content)
 
 
-def record_head(cell: Cell, status: str) -> Record:
+def record_head(cell: Cell, status: str, weights: str) -> Record:
     """Return what the record of a cell begins with, be it done or failed."""
     return {
         "format": FORMAT,
@@ -233,6 +206,7 @@ def record_head(cell: Cell, status: str) -> Record:
         "method": cell.config.method.name,
         "bits": cell.bits,
         "seed": cell.seed,
+        "config": recorded_config(cell.config, weights),
     }
 
 

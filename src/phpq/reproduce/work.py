@@ -6,24 +6,28 @@ in random order, the last epoch counts. torch is imported when a cell is run.
 
 from __future__ import annotations
 
-import json
+import os
+import platform
+import re
 import time
-from dataclasses import asdict, dataclass, field, replace
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
+from functools import lru_cache
+from pathlib import Path
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
-from numpy.typing import NDArray
 
 from phpq._version import __version__
-from phpq.codes import CodeArray, Codebooks, FloatArray, IntArray
-from phpq.data import LabelledImages, hold_out
-from phpq.evaluation import LabelledEmbeddings, RetrievalScores, evaluate_codes, evaluate_float
+from phpq.codes import CodeArray, Codebooks
+from phpq.config import DataConfig
+from phpq.data import Dataset, decode_all, hold_out, open_dataset
+from phpq.evaluation import LabelledEmbeddings, evaluate_codes, evaluate_float
 from phpq.recipes import remaining_config
-from phpq.reproduce.grid import Cell, recorded_config
-from phpq.reproduce.store import DONE, Arrays, KeptCodes, Record, record_head
-from phpq.reproduce.workplace import Workplace, hardware
+from phpq.reproduce.grid import Cell, Subject
+from phpq.reproduce.store import DONE, Arrays, KeptCodes, Record, Store, record_head
 
 if TYPE_CHECKING:
     from phpq.training.loop import Trainer
@@ -31,37 +35,65 @@ if TYPE_CHECKING:
 
 CUTOFFS = (1, 5, 10, 20, 50, 100, 200, 500, 1000)
 # The decoded images of the last cell, on the device: the next one most likely wants the same.
-_PIXELS: dict[str, TrainingPixels] = {}
+_PIXELS: dict[tuple[str, str, DataConfig], TrainingPixels] = {}
 KEPT_QUERIES = 1000  # embeddings of as many queries are stored for timing and pictures
 
 
-@dataclass(slots=True)
-class _Clock:
-    """Seconds of each part of a cell, in turn."""
+@dataclass(frozen=True, slots=True)
+class Workplace:
+    """What all cells of a worker share."""
 
-    begun: float = field(default_factory=time.perf_counter)
-    seconds: dict[str, float] = field(default_factory=dict)
+    store: Store  # where results go
+    subject: Subject
+    device: str  # "auto", "cpu", "cuda" ...
+    cache: Path  # folder of decoded pixels
+    home: Path | None = None  # where downloads are kept; None is the default
+    commit: str = ""  # of the code
+    processes: int = 1  # cells that run at once, for the record
+    compiled: bool = False  # whether trainings that leave it open compile their backbones
+
+    def open(self, held_out: int = 0) -> Dataset:
+        """Open the data set, once per process; or so many training images per class as its test."""
+        dataset = _open(self.subject.source, home=self.home)
+        return hold_out(dataset, held_out, seed=0) if held_out else dataset
+
+
+_open = lru_cache(maxsize=1)(open_dataset)
+
+
+def decode_once(cells: Sequence[Cell], place: Workplace) -> None:
+    """Decode the data set into the cache, once for each way in which cells want it."""
+    for data in {cell.config.data for cell in cells}:
+        dataset = place.open(data.holdout_per_class)
+        for images in (dataset.train, dataset.test):
+            if images.path(0) is not None:  # drawn images are not cached
+                decode_all(images, data, cache=place.cache)
+
+
+class _Clock(dict[str, float]):
+    """Seconds of each part of a cell."""
+
+    def __init__(self) -> None:
+        super().__init__(loading=0.0, training=0.0, evaluation=0.0)
+        self.begun = self.noted = time.perf_counter()
 
     def note(self, part: str) -> None:
         """Count the time since the last note, or since the start, to a part."""
-        now = time.perf_counter()
-        self.seconds[part] = round(now - self.begun, 2)
-        self.begun = now
+        before, self.noted = self.noted, time.perf_counter()
+        self[part] = round(self.noted - before, 2)
 
 
 def run_cell(cell: Cell, place: Workplace) -> Record:
     """Run one cell, whose start must be there, and write its arrays; returns its record."""
-    started, whole, clock = datetime.now(UTC), _Clock(), _Clock()
+    started, clock = datetime.now(UTC), _Clock()
     kinds = {"training": _train, "features": _extract, "shallow": _fit, "backbone": _fine_tune}
     measured = kinds[cell.kind](cell, place, clock)
-    whole.note("all")
     return {
-        **record_head(cell, DONE),
+        **record_head(cell, DONE, place.subject.weights),
         "features": cell.config.method.features if cell.kind != "training" else None,
-        "dataset": place.facts,
+        "dataset": place.subject.facts(),
         **measured,
-        "seconds": clock.seconds | whole.seconds,
-        "config": recorded_config(cell.config, place.weights),
+        "seconds": {**clock, "all": round(time.perf_counter() - clock.begun, 2)},
         "hardware": hardware(place.device),
         "processes_at_once": place.processes,
         "compiled": is_compiled(cell, place),
@@ -73,38 +105,19 @@ def run_cell(cell: Cell, place: Workplace) -> Record:
 
 
 def _train(cell: Cell, place: Workplace, clock: _Clock) -> Record:
-    trainer = _trainer(cell, place, clock)
-    by_epoch: dict[str, float] = {}
-    epochs = cell.config.training.epochs
+    """Train a method, from a shared backbone if it has one, and measure it."""
+    trainer, epochs = _trainer(cell, place, clock), cell.config.training.epochs
     before = epochs - trainer.config.training.epochs  # of the classifier
-    facts, by_learned = _learn(trainer, by_epoch, before=before)
-    clock.note("training")
-    network, pixels = trainer.evaluated_network, trainer.pixels
-    measured = _measure(
-        cell,
-        place,
-        network,
-        queries=LabelledEmbeddings(pixels.embed_test(network), pixels.test.labels),
-        gallery=LabelledEmbeddings(pixels.embed_train(network), pixels.train.labels),
-        rows=_rows(trainer, place),
-        learned=trainer.network.learned_codes(),
-    )
-    by_epoch[str(epochs)] = measured["map"]
-    if "map_learned" in measured:
-        by_learned[str(epochs)] = measured["map_learned"]
-        measured["learned_by_epoch"] = by_learned
-        measured["best_map_learned"] = max(by_learned.values())
+    facts, rows = _learn(trainer, clock, evaluate="early", before=before)
+    network, learned = trainer.evaluated_network, trainer.network.learned_codes()
+    measured = _measure(cell, place, network, _embed(trainer, place, network), learned)
+    rows.append({"epoch": epochs} | measured)
     clock.note("evaluation")
-    clock.seconds["training"] = facts.pop("seconds")  # without the evaluations in between
-    best = max(by_epoch, key=lambda epoch: by_epoch[epoch])
-    return {
-        "epochs": epochs,
-        **measured,
-        "best_map": by_epoch[best],
-        "best_epoch": int(best),
-        "by_epoch": by_epoch,
-        **facts,
-    }
+    by_epoch = {str(row["epoch"]): row["map"] for row in rows if "map" in row}
+    by_learned = {str(row["epoch"]): row["map_learned"] for row in rows if "map_learned" in row}
+    if "map_learned" in measured:
+        measured |= {"learned_by_epoch": by_learned, "best_map_learned": max(by_learned.values())}
+    return {"epochs": epochs, **measured, **_best(by_epoch), **facts}
 
 
 def _fine_tune(cell: Cell, place: Workplace, clock: _Clock) -> Record:
@@ -112,23 +125,20 @@ def _fine_tune(cell: Cell, place: Workplace, clock: _Clock) -> Record:
     from phpq.model.weights import write_safetensors
     from phpq.training import learn_backbone
 
-    trainer = _trainer(cell, place, clock)
-    state = learn_backbone(trainer)
-    write_safetensors(place.store.backbone_path(cell.key), state, {"format": "phpq backbone"})
+    trainer, training = _trainer(cell, place, clock), cell.config.training
+    path = place.store.arrays_path(cell.key, "backbone")
+    write_safetensors(path, learn_backbone(trainer), {"format": "phpq backbone"})
     clock.note("training")
-    clock.seconds["evaluation"] = 0.0
-    training = cell.config.training
     images = trainer.steps * training.batch_size * training.epochs
-    taken = max(clock.seconds["training"], 0.01)
-    return {"epochs": training.epochs, "images_per_second": round(images / taken, 1)}
+    speed = round(images / max(clock["training"], 0.01), 1)
+    return {"epochs": training.epochs, "images_per_second": speed}
 
 
 def _extract(cell: Cell, place: Workplace, clock: _Clock) -> Record:
     """Train the classifier, if that is asked for, and store features of both splits."""
     trainer = _trainer(cell, place, clock)
     learns = trainer.network.learns
-    facts = _learn(trainer, {}, evaluate=False)[0] if learns else {"seconds": 0.0}
-    clock.note("training")
+    facts = _learn(trainer, clock, evaluate="none")[0] if learns else {}
     method: Any = trainer.evaluated_network
     describer: Any = SimpleNamespace(  # a method whose embeddings are its features
         embed=method.describe_features,
@@ -136,25 +146,16 @@ def _extract(cell: Cell, place: Workplace, clock: _Clock) -> Record:
         eval=method.eval,
         parameters=method.parameters,
     )
-    pixels, rows = trainer.pixels, _rows(trainer, place)
-    arrays: Arrays = {
-        "train": pixels.embed_train(describer).astype(np.float16),
-        "train_labels": pixels.train.labels,
-        "train_rows": rows[0],
-        "test": pixels.embed_test(describer).astype(np.float16),
-        "test_labels": pixels.test.labels,
-        "test_rows": rows[1],
-    }
-    gallery = LabelledEmbeddings(arrays["train"].astype(np.float32), pixels.train.labels)
-    queries = LabelledEmbeddings(arrays["test"].astype(np.float32), pixels.test.labels)
+    arrays = _embed(trainer, place, describer)
+    arrays |= {split: arrays[split].astype(np.float16) for split in ("train", "test")}
+    queries, gallery = _labelled(arrays, "test"), _labelled(arrays, "train")
     scores = evaluate_float(queries, gallery, sub_vectors=1)
     place.store.write_arrays(cell, arrays)
     clock.note("evaluation")
-    clock.seconds["training"] = facts.pop("seconds")
     return {
         "epochs": cell.config.training.epochs if learns else 0,
         "map": scores.map_percent,  # of cosine search over the features themselves
-        "feature_dim": gallery.embeddings.shape[1],
+        "feature_dim": arrays["train"].shape[1],
         **facts,
     }
 
@@ -165,35 +166,25 @@ def _fit(cell: Cell, place: Workplace, clock: _Clock) -> Record:
 
     from phpq.model.method import build_method
 
-    clock.seconds["loading"] = 0.0
-    stored = place.store.read_arrays(
-        place.store.arrays_path(replace(cell, kind="features", key=cell.features))
-    )
+    arrays = place.store.read_arrays(cell.features, "features")
     torch.manual_seed(cell.seed)
-    method: Any = build_method(cell.config, int(place.facts["classes"]), load_weights=False).eval()
-    method.fit_features(torch.from_numpy(stored["train"].astype(np.float32)), seed=cell.seed)
-
-    def embed(features: NDArray[np.float16]) -> FloatArray:
-        with torch.no_grad():
-            embedded = method.encode_features(torch.from_numpy(features.astype(np.float32)))
-        result: FloatArray = embedded.numpy()
-        return result
-
-    queries = LabelledEmbeddings(embed(stored["test"]), stored["test_labels"])
-    gallery = LabelledEmbeddings(embed(stored["train"]), stored["train_labels"])
+    method: Any = build_method(cell.config, place.subject.classes, load_weights=False).eval()
+    train, test = (torch.from_numpy(arrays[name].astype(np.float32)) for name in ("train", "test"))
+    method.fit_features(train, seed=cell.seed)
+    with torch.no_grad():
+        arrays["train"] = method.encode_features(train).numpy()
+        arrays["test"] = method.encode_features(test).numpy()
     clock.note("training")
-    rows = stored["train_rows"], stored["test_rows"]
-    measured = _measure(cell, place, method, queries=queries, gallery=gallery, rows=rows)
+    measured = _measure(cell, place, method, arrays)
     clock.note("evaluation")
     epochs = cell.config.training.epochs if cell.config.method.features == "finetuned" else 0
-    return {
-        "epochs": epochs,
-        **measured,
-        "best_map": measured["map"],  # fitted once, after the last epoch
-        "best_epoch": epochs,
-        "by_epoch": {str(epochs): measured["map"]},
-        "features_key": cell.features,
-    }
+    best = _best({str(epochs): measured["map"]})  # fitted once, after the last epoch
+    return {"epochs": epochs, **measured, **best, "features_key": cell.features}
+
+
+def _best(by_epoch: dict[str, float]) -> Record:
+    best = max(by_epoch, key=lambda epoch: by_epoch[epoch])
+    return {"best_map": by_epoch[best], "best_epoch": int(best), "by_epoch": by_epoch}
 
 
 def _trainer(cell: Cell, place: Workplace, clock: _Clock) -> Trainer:
@@ -203,10 +194,9 @@ def _trainer(cell: Cell, place: Workplace, clock: _Clock) -> Trainer:
 
     backbone = None
     if cell.features:
-        backbone, _ = read_safetensors(place.store.backbone_path(cell.features))
-    shared = json.dumps([place.source, place.device, asdict(cell.config.data)])
-    config = remaining_config(cell.config)
-    compiled = is_compiled(cell, place)
+        backbone, _ = read_safetensors(place.store.arrays_path(cell.features, "backbone"))
+    shared = place.subject.source, place.device, cell.config.data
+    config, compiled = remaining_config(cell.config), is_compiled(cell, place)
     if compiled:
         config = replace(config, training=replace(config.training, accelerate="full"))
     trainer = Trainer(
@@ -235,49 +225,59 @@ def is_compiled(cell: Cell, place: Workplace) -> bool:
 
 
 def _learn(
-    trainer: Trainer, by_epoch: dict[str, float], *, evaluate: bool = True, before: int = 0
-) -> tuple[dict[str, Any], dict[str, float]]:
-    """Run all epochs; fills MAP by epoch but for the last, which is measured in full elsewhere.
-
-    Returns:
-        Losses of the last epoch, seconds and images/s; and MAP with learned databases by epoch.
-    """
+    trainer: Trainer, clock: _Clock, *, evaluate: Literal["early", "none"], before: int = 0
+) -> tuple[Record, list[Record]]:
+    """Run all epochs; returns last losses and images/s, and rows that lack the last epoch's MAP."""
     from phpq.training import run_epochs
 
-    learned, seconds = dict[str, float](), list[float]()
-    row: dict[str, Any] = {}
-    for row in run_epochs(trainer, before=before, evaluate="early" if evaluate else "none"):
+    rows, seconds = list[Record](), list[float]()
+    for row in run_epochs(trainer, before=before, evaluate=evaluate):
         seconds.append(row["seconds"] + trainer.prepare_seconds)
-        if "map" in row:
-            by_epoch[str(row["epoch"])] = row["map"]
-        if "map_learned" in row:
-            learned[str(row["epoch"])] = row["map_learned"]
-    losses = {name: row[name] for name in ("loss", *trainer.network.terms)}
+        rows.append(row)
+    clock.note("training")
+    clock["training"] = round(sum(seconds), 2)  # without the evaluations in between
     images = trainer.steps * trainer.config.training.batch_size
     steady = seconds[1:] or seconds  # the first epoch looks for algorithms and captures a graph
     facts = {
-        "losses": losses,
+        "losses": {name: rows[-1][name] for name in ("loss", *trainer.network.terms)},
         "images_per_second": round(images * len(steady) / sum(steady), 1),
-        "seconds": round(sum(seconds), 2),
     }
-    return facts, learned
+    return facts, rows
+
+
+def _embed(trainer: Trainer, place: Workplace, network: Any) -> Arrays:
+    """Embed all images that could be read, with their labels and their places in their splits.
+
+    Returns:
+        "train" (N, D), "train_labels" (N,), "train_rows" (N,), and the same of "test".
+    """
+    dataset, pixels = place.open(trainer.config.data.holdout_per_class), trainer.pixels
+    arrays: Arrays = {"train": pixels.embed_train(network), "test": pixels.embed_test(network)}
+    for name in ("train", "test"):
+        known = {image: row for row, image in enumerate(getattr(dataset, name).ids)}
+        readable = getattr(pixels, name)
+        arrays[f"{name}_labels"] = readable.labels
+        arrays[f"{name}_rows"] = np.array([known[image] for image in readable.ids], dtype=np.int64)
+    return arrays
+
+
+def _labelled(arrays: Arrays, name: str) -> LabelledEmbeddings:
+    return LabelledEmbeddings(arrays[name].astype(np.float32, copy=False), arrays[f"{name}_labels"])
 
 
 def _measure(
     cell: Cell,
     place: Workplace,
     method: Any,
-    *,
-    queries: LabelledEmbeddings,  # Q test images
-    gallery: LabelledEmbeddings,  # N training images
-    rows: tuple[IntArray, IntArray],  # (N,) and (Q,): places of both in their splits
-    learned: CodeArray | None = None,  # (N, M), from labels
+    arrays: Arrays,  # as of `_embed`
+    learned: CodeArray | None = None,  # (N, M) of the gallery, from labels
 ) -> Record:
     """Return MAP, P@N and the health of the codes; store codes if they are to be kept."""
     books: Codebooks = method.export()
+    queries, gallery = _labelled(arrays, "test"), _labelled(arrays, "train")
     codes = books.encode(gallery.embeddings)
 
-    def scores(codes: CodeArray) -> RetrievalScores:
+    def scores(codes: CodeArray) -> Record:
         return evaluate_codes(
             queries,
             codes,
@@ -285,23 +285,16 @@ def _measure(
             codebooks=books,
             query_norm=method.query_norm,
             cutoffs=[n for n in CUTOFFS if n <= len(codes)],
-        )
+        ).to_dict()
 
     plain = scores(codes)
-    facts = plain.to_dict()
-    measured: Record = {
-        "map": plain.map_percent,
-        "map_range": list(plain.map_range_percent),
-        "precision_at": facts["precision_at"],
-        "health": facts["health"],
-        "gallery": plain.gallery,
-        "queries": plain.queries,
-    }
+    names = ("map", "map_range", "precision_at", "health", "gallery", "queries")
+    measured = {name: plain[name] for name in names}
     if learned is not None:
         other = scores(learned)
-        measured["map_learned"] = other.map_percent
-        measured["map_learned_range"] = list(other.map_range_percent)
-        measured["precision_at_learned"] = other.to_dict()["precision_at"]
+        measured["map_learned"] = other["map"]
+        measured["map_learned_range"] = other["map_range"]
+        measured["precision_at_learned"] = other["precision_at"]
     if cell.keep:
         if books.unit:  # float vectors say more than their codes; signs do not
             exact = evaluate_float(queries, gallery, sub_vectors=books.num_codebooks)
@@ -311,10 +304,10 @@ def _measure(
         kept = KeptCodes(
             codebooks=books,
             codes=codes if learned is None else learned,
-            gallery_rows=rows[0],
+            gallery_rows=arrays["train_rows"],
             gallery_labels=gallery.labels,
             queries=queries.embeddings[some],
-            query_rows=rows[1][some],
+            query_rows=arrays["test_rows"][some],
             query_labels=queries.labels[some],
             query_norm=method.query_norm,
         )
@@ -322,17 +315,20 @@ def _measure(
     return measured
 
 
-def _rows(trainer: Trainer, place: Workplace) -> tuple[IntArray, IntArray]:
-    """Return where the images that could be read stand in the training and the test split."""
-    dataset, held = place.open(), trainer.config.data.holdout_per_class
-    if held:
-        dataset = hold_out(dataset, held, seed=0)
+@lru_cache(maxsize=1)
+def hardware(device: str) -> dict[str, Any]:
+    """Say where the numbers come from."""
+    import torch
 
-    def places(split: LabelledImages, readable: LabelledImages) -> IntArray:
-        known = {name: row for row, name in enumerate(split.ids)}
-        return np.array([known[name] for name in readable.ids], dtype=np.int64)
-
-    return (
-        places(dataset.train, trainer.pixels.train),
-        places(dataset.test, trainer.pixels.test),
-    )
+    on_gpu = device != "cpu" and torch.cuda.is_available()
+    try:
+        found = re.search(r"model name\s*:\s*(.*\S)", Path("/proc/cpuinfo").read_text("utf-8"))
+    except OSError:
+        found = None
+    return {
+        "gpu": torch.cuda.get_device_name() if on_gpu else None,
+        "cpu": found[1] if found else platform.processor() or platform.machine(),
+        "cpu_cores": os.cpu_count(),
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+    }

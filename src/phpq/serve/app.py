@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from fastapi import FastAPI, Request
@@ -29,7 +28,7 @@ from phpq.serve.settings import ServerSettings
 
 if TYPE_CHECKING:
     from phpq.gallery import Gallery
-    from phpq.serve.shards.parts import Shards
+    from phpq.gallery.shards import Shards
 
 API = "/api/v1"
 
@@ -40,7 +39,7 @@ def create_app(
     """Make the application that serves a gallery.
 
     Args:
-        gallery: Open. The server reads it by snapshots of its own and follows its changes.
+        gallery: Open. The server reads it by views of its own and follows its changes.
         settings: By default: loopback, read-only.
         shards: Hold the codes and search them; by default one, in this process. See
             `phpq.serve.shards.cluster.ray_shards`.
@@ -70,7 +69,7 @@ def create_app(
     app.include_router(site_routes(services))
     app.include_router(docs_routes(app))
     mount_static(app)
-    _handle_errors(app, gallery.path)
+    _handle_errors(app, gallery)
     if settings.cors_origins:
         app.add_middleware(
             CORSMiddleware,
@@ -84,11 +83,11 @@ def create_app(
     return app
 
 
-def _handle_errors(app: FastAPI, folder: Path) -> None:
+def _handle_errors(app: FastAPI, gallery: Gallery) -> None:
     def refuse(request: Request, error: PhpqError) -> JSONResponse:
         headers = error.headers if isinstance(error, Refused) else {}
         # The library's own words, but where the gallery lies on this machine is nobody's business.
-        text = str(error).replace(str(folder), folder.name)
+        text = str(error).replace(str(gallery.path), gallery.name)
         content = error_body(kind_of(error), text, _number(request))
         return JSONResponse(content, status_of(error), headers)
 

@@ -17,11 +17,7 @@ _MOST_BODIES = 128  # that arrive at once
 
 
 class Bodies:
-    """Watches over the bodies of all requests.
-
-    Args:
-        settings: Give the limits.
-    """
+    """Watches over the bodies of all requests."""
 
     def __init__(self, settings: ServerSettings) -> None:
         self._settings = settings
@@ -34,12 +30,7 @@ class Bodies:
 
     @contextmanager
     def watched(self, scope: Scope, receive: Receive) -> Iterator[Receive]:
-        """Yield a `receive` that refuses what is too large or too slow.
-
-        Args:
-            scope: Of a request.
-            receive: Gives the parts of its body.
-        """
+        """Yield a `receive` that refuses what is too large or too slow."""
         if scope["method"] in ("GET", "HEAD", "OPTIONS"):
             yield receive
             return

@@ -40,10 +40,6 @@ class Embedder:
     def embed(self, square: NDArray[np.uint8], *, seconds: float) -> FloatArray:
         """Embed one square.
 
-        Args:
-            square: (3, S, S) uint8.
-            seconds: How long to wait.
-
         Returns:
             (D,) float32.
         """

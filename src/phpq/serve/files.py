@@ -47,12 +47,7 @@ class Picture:
 
 
 class Pictures:
-    """Reads the images of a gallery.
-
-    Args:
-        decoders: Check and shrink what is read.
-        cache_bytes: Memory for thumbnails.
-    """
+    """Reads the images of a gallery."""
 
     def __init__(self, decoders: DecodePool, *, cache_bytes: int) -> None:
         self._decoders = decoders
@@ -97,12 +92,12 @@ def thumbnail_etag(record: Record, side: int) -> str:
     return f'"{record.sha256.hex()[:32]}-{side}"'
 
 
-def has_file(record: Record) -> bool:
-    """Say whether the file of a record is still where it was."""
-    if record.uri is None or "\0" in record.uri:
+def has_file(uri: str | None) -> bool:
+    """Say whether the file of an image is still where it was."""
+    if uri is None or "\0" in uri:
         return False
     try:
-        return stat.S_ISREG(os.stat(record.uri).st_mode)  # noqa: PTH116 - a URI, not a path
+        return stat.S_ISREG(os.stat(uri).st_mode)  # noqa: PTH116 - a URI, not a path
     except (OSError, ValueError):
         return False
 

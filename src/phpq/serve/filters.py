@@ -36,10 +36,6 @@ _ALLOWED = (
 def check_where(where: str, columns: tuple[str, ...]) -> str:
     """Return a filter that is safe to run.
 
-    Args:
-        where: As given by a client.
-        columns: The names that it may use.
-
     Raises:
         ConfigError: If it holds anything else than comparisons of columns with literals.
     """

@@ -28,14 +28,7 @@ _ALWAYS = frozenset({"/health", "/ready", "/metrics"})  # answered however busy 
 
 
 class Guard:
-    """ASGI middleware.
-
-    Args:
-        app: What is guarded.
-        settings: Of the server.
-        metrics: Counts requests.
-        full: Says whether an upload would be refused once it was read.
-    """
+    """ASGI middleware; `full` tells whether an upload would be refused once it was read."""
 
     def __init__(
         self,

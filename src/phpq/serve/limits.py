@@ -21,14 +21,7 @@ _MOST_CLIENTS = 10_000  # remembered at once; the one not seen for longest is fo
 
 
 class BoundedPool:
-    """Threads, and a queue before them that is short.
-
-    Args:
-        name: For messages and threads.
-        threads: Jobs at once.
-        waiting: Jobs that may wait for a thread.
-        seconds: How long a request waits for its answer.
-    """
+    """Threads, and a short queue before them; a request waits `seconds` for its answer."""
 
     def __init__(self, name: str, *, threads: int, waiting: int, seconds: float) -> None:
         self.name = name

@@ -9,11 +9,7 @@ _SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5
 
 
 class Metrics:
-    """Counts what the server does.
-
-    Attributes:
-        content_type: Of `text`.
-    """
+    """Counts what the server does."""
 
     content_type = CONTENT_TYPE_LATEST
 
@@ -35,7 +31,7 @@ class Metrics:
         self._running = Gauge("phpq_requests_running", "Now.", registry=self._registry)
         self._images = Gauge("phpq_images", "Images served.", registry=self._registry)
         self._version = Gauge("phpq_gallery_version", "Served.", registry=self._registry)
-        self._reloads = Counter("phpq_reloads", "Snapshots loaded.", registry=self._registry)
+        self._reloads = Counter("phpq_reloads", "Versions loaded.", registry=self._registry)
         self._jobs = Gauge(
             "phpq_jobs", "Jobs that run or wait.", ("pool",), registry=self._registry
         )
@@ -53,14 +49,7 @@ class Metrics:
         self._running.inc()
 
     def ended(self, method: str, route: str, status: int, seconds: float) -> None:
-        """Count a request that is answered.
-
-        Args:
-            method: Of HTTP.
-            route: The pattern, not the address: there are few of them.
-            status: Of HTTP.
-            seconds: From the first byte to the last.
-        """
+        """Count a request that is answered."""
         known = method if method in ("GET", "HEAD", "POST", "DELETE", "OPTIONS") else "other"
         self._running.dec()
         self._requests.labels(known, route, str(status)).inc()
@@ -72,24 +61,12 @@ class Metrics:
         self._version.set(version)
         self._reloads.inc()
 
-    def shard_retried(self, shard: int) -> None:
-        """Count a call that failed and is made again."""
-        self._shards["retries"].labels(str(shard)).inc()
-
-    def shard_restarted(self, shard: int) -> None:
-        """Count a replica that answers for the first time in the place of another."""
-        self._shards["restarts"].labels(str(shard)).inc()
-
-    def shard_failed(self, shard: int) -> None:
-        """Count a request that was given up."""
-        self._shards["failures"].labels(str(shard)).inc()
+    def shard_event(self, event: str, shard: int) -> None:
+        """Count what happened to a shard: "retries", "restarts" or "failures"."""
+        self._shards[event].labels(str(shard)).inc()
 
     def text(self, jobs: dict[str, int]) -> bytes:
-        """Return everything in the format of Prometheus.
-
-        Args:
-            jobs: That run or wait now, by pool.
-        """
+        """Return everything in the format of Prometheus."""
         for pool, count in jobs.items():
             self._jobs.labels(pool).set(count)
         return generate_latest(self._registry)

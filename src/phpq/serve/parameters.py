@@ -7,8 +7,8 @@ from typing import Annotated
 
 from fastapi import File, Form, Query, UploadFile
 
+from phpq.gallery.view import Page
 from phpq.serve.settings import MAX_ID, MAX_LABELS, MAX_OFFSET, MAX_TOP_K, MAX_WHERE
-from phpq.serve.snapshot import Page
 
 _TOP_K = "How many hits."
 _OFFSET = "How many better hits to skip."

@@ -25,7 +25,7 @@ _STATUS: tuple[tuple[type[PhpqError], int], ...] = (
     (ConfigError, 400),
     (ShapeError, 400),
     (DataError, 409),
-    (FormatError, 503),  # the gallery on disk is damaged: no request can mend that
+    (FormatError, 503),  # the gallery on disk is damaged: no request can fix that
 )
 
 
@@ -67,7 +67,7 @@ def too_large(seen: str, limit: int) -> Refused:
     return Refused(
         413,
         "BadImageError",
-        f"The upload has {seen}; at most {limit:,} bytes an image are allowed. Make the image "
+        f"The upload has {seen}; at most {limit:,} bytes per image are allowed. Make the image "
         "smaller, or start the server with a larger --max-upload.",
     )
 
@@ -90,11 +90,7 @@ def error_body(kind: str, message: str, request_id: str) -> dict[str, Any]:
 
 
 def describe_invalid(problems: list[Mapping[str, Any]]) -> str:
-    """Put what pydantic says of the first wrong field into one sentence.
-
-    Args:
-        problems: As `RequestValidationError.errors` gives them.
-    """
+    """Put what pydantic says of the first wrong field into one sentence."""
     if not problems:
         return "The request cannot be read."
     first = problems[0]

@@ -38,11 +38,7 @@ class Operation:
 
 
 def docs_routes(app: FastAPI) -> APIRouter:
-    """Return the routes of the document.
-
-    Args:
-        app: Whose document it is, with all its routes when the page is asked for.
-    """
+    """Return the routes of the document."""
     router = APIRouter(include_in_schema=False)
 
     @router.get("/docs")

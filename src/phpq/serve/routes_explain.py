@@ -11,13 +11,13 @@ from starlette.responses import Response
 from phpq.codes import CodeArray, FloatArray
 from phpq.errors import BadImageError, ConfigError, UnknownNameError
 from phpq.gallery.records import Record
+from phpq.gallery.view import GalleryView
 from phpq.serve import schemas
 from phpq.serve.answers import answer, parse_code
 from phpq.serve.files import read_file
 from phpq.serve.parameters import Id, Image, OptionalCode, OptionalId, upload_name
 from phpq.serve.services import Services
 from phpq.serve.settings import MAX_ID
-from phpq.serve.snapshot import Snapshot
 
 
 def explain_routes(services: Services) -> APIRouter:
@@ -30,10 +30,10 @@ def explain_routes(services: Services) -> APIRouter:
     ) -> Response:
         """Say why an image of the gallery was found for another one, or for a code."""
 
-        def work(snapshot: Snapshot) -> schemas.Explanation:
-            return explain_named(services, snapshot, hit_id, query_id=query_id, code=code)
+        def work(view: GalleryView) -> schemas.Explanation:
+            return explain_named(services, view, hit_id, query_id=query_id, code=code)
 
-        return answer(await services.uploads.run(services.read, work))
+        return answer(await services.uploads.run(services.views.read, work))
 
     @router.post("/explain", response_model=schemas.Explanation)
     async def explain_upload(
@@ -45,13 +45,13 @@ def explain_routes(services: Services) -> APIRouter:
         def work() -> schemas.Explanation:
             embedding = services.embed(content, name)
 
-            def explain_it(snapshot: Snapshot) -> schemas.Explanation:
-                hit = snapshot.find(hit_id)[1]
-                code = snapshot.codebooks.encode(embedding[None])[0]
+            def explain_it(view: GalleryView) -> schemas.Explanation:
+                hit = view.find(hit_id)[1]
+                code = view.codebooks.encode(embedding[None])[0]
                 heat = _data_uri(services.heat_png(content, name, hit.code))
-                return _explanation(services, snapshot, embedding, code, hit, query_heat=heat)
+                return _explanation(services, view, embedding, code, hit, query_heat=heat)
 
-            return services.read(explain_it)
+            return services.views.read(explain_it)
 
         return answer(await services.uploads.run(work))
 
@@ -59,27 +59,27 @@ def explain_routes(services: Services) -> APIRouter:
 
 
 def explain_named(
-    services: Services, snapshot: Snapshot, hit_id: str, *, query_id: str | None, code: str | None
+    services: Services, view: GalleryView, hit_id: str, *, query_id: str | None, code: str | None
 ) -> schemas.Explanation:
     """Explain a hit of a search by id or by code; exactly one of the two is given."""
     if (query_id is None) == (code is None):
         raise ConfigError("Give exactly one of query_id and code.")
-    hit = snapshot.find(hit_id)[1]
+    hit = view.find(hit_id)[1]
     if code is not None:
-        parsed = parse_code(code, snapshot)
-        query = snapshot.codebooks.decode(parsed[None])[0]
+        parsed = parse_code(code, view)
+        query = view.codebooks.decode(parsed[None])[0]
         note = "Of the query only its code is known: there is no picture to draw a heat map over."
-        return _explanation(services, snapshot, query, parsed, hit, note=note)
-    record = snapshot.find(query_id or "")[1]
+        return _explanation(services, view, query, parsed, hit, note=note)
+    record = view.find(query_id or "")[1]
     heat, note = _heat(services, record, hit.code)
     return _explanation(
-        services, snapshot, snapshot.query_of(record), record.code, hit, query_heat=heat, note=note
+        services, view, view.query_of(record), record.code, hit, query_heat=heat, note=note
     )
 
 
 def _explanation(
     services: Services,
-    snapshot: Snapshot,
+    view: GalleryView,
     query: FloatArray,
     code: CodeArray,
     hit: Record,
@@ -89,8 +89,8 @@ def _explanation(
 ) -> schemas.Explanation:
     from phpq.explain import codebook_shares, heat_note, signed_parts
 
-    norm = snapshot.store.manifest.query_norm
-    shares = codebook_shares(snapshot.codebooks, query, hit.code, query_norm=norm)
+    norm = view.store.manifest.query_norm
+    shares = codebook_shares(view.codebooks, query, hit.code, query_norm=norm)
     parts = signed_parts(shares)
     hit_heat, hit_note = _heat(services, hit, code)
     notes = [text for text in (note, hit_note, heat_note(services.model)) if text]

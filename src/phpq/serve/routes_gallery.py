@@ -8,13 +8,13 @@ from fastapi import APIRouter, Header, Query
 from starlette.responses import Response
 
 from phpq._version import __version__
+from phpq.gallery.view import GalleryView
 from phpq.serve import schemas
 from phpq.serve.answers import answer, item
 from phpq.serve.files import SIZES, Picture
 from phpq.serve.parameters import Id
 from phpq.serve.services import Services
 from phpq.serve.settings import MAX_BATCH, MAX_OFFSET, MAX_TOP_K
-from phpq.serve.snapshot import Snapshot
 
 _IMAGE: dict[int | str, dict[str, Any]] = {
     200: {"content": {"image/*": {}}, "description": "The image."},
@@ -30,7 +30,7 @@ def gallery_routes(services: Services) -> APIRouter:
     @router.get("/info", response_model=schemas.Info)
     async def info() -> Response:
         """Say what is served, by which model, and what the server takes."""
-        return answer(describe(services, services.snapshots.current))
+        return answer(describe(services, services.views.current))
 
     @router.get("/labels", response_model=schemas.Labels)
     async def labels(
@@ -39,15 +39,15 @@ def gallery_routes(services: Services) -> APIRouter:
         limit: Annotated[int, Query(ge=1, le=1000)] = 100,
     ) -> Response:
         """List labels in alphabetical order, with the number of their images."""
-        snapshot = services.snapshots.current
-        return answer(await services.searches.run(list_labels, snapshot, prefix, offset, limit))
+        view = services.views.current
+        return answer(await services.searches.run(list_labels, view, prefix, offset, limit))
 
     @router.get("/item", response_model=schemas.Item)
     async def get_item(id: Id) -> Response:
         """Return one image's label, metadata and code."""
 
         def work() -> schemas.Item:
-            return services.read(lambda snapshot: item(snapshot.find(id)[1]))
+            return services.views.read(lambda view: item(view.find(id)[1]))
 
         return answer(await services.searches.run(work))
 
@@ -60,8 +60,8 @@ def gallery_routes(services: Services) -> APIRouter:
         """Return a small JPEG of an image."""
 
         def work() -> Picture:
-            return services.read(
-                lambda snapshot: services.pictures.thumbnail(snapshot.find(id)[1], size)
+            return services.views.read(
+                lambda view: services.pictures.thumbnail(view.find(id)[1], size)
             )
 
         return _send(await services.uploads.run(work), if_none_match)
@@ -71,26 +71,26 @@ def gallery_routes(services: Services) -> APIRouter:
         """Return the file of an image, as it was indexed."""
 
         def work() -> Picture:
-            return services.read(lambda snapshot: services.pictures.original(snapshot.find(id)[1]))
+            return services.views.read(lambda view: services.pictures.original(view.find(id)[1]))
 
         return _send(await services.uploads.run(work), if_none_match)
 
     return router
 
 
-def describe(services: Services, snapshot: Snapshot) -> schemas.Info:
+def describe(services: Services, view: GalleryView) -> schemas.Info:
     """Put together what `/info` says."""
-    manifest, model, settings = snapshot.store.manifest, services.model, services.settings
+    manifest, model, settings = view.store.manifest, services.model, services.settings
     return schemas.Info(
-        name=services.gallery.path.name,
-        images=len(snapshot),
+        name=services.gallery.name,
+        images=len(view),
         bits=manifest.bits,
         num_codebooks=manifest.num_codebooks,
         codebook_size=manifest.codebook_size,
-        labels=len(snapshot.label_names),
-        filters=[schemas.Filter(name=name, type=kind) for name, kind in snapshot.columns.items()],
+        labels=len(view.label_counts),
+        filters=[schemas.Filter(name=name, type=kind) for name, kind in view.columns.items()],
         embeddings=manifest.keep_embeddings,
-        version=snapshot.version,
+        version=view.version,
         model=schemas.ModelInfo(
             method=model.card.config.method.name,
             backbone=model.card.config.model.backbone,
@@ -110,12 +110,12 @@ def describe(services: Services, snapshot: Snapshot) -> schemas.Info:
     )
 
 
-def list_labels(snapshot: Snapshot, prefix: str, offset: int, limit: int) -> schemas.Labels:
+def list_labels(view: GalleryView, prefix: str, offset: int, limit: int) -> schemas.Labels:
     """Return the labels that begin with `prefix`, whatever the case."""
     start = prefix.casefold()
     found = [
         schemas.LabelCount(label=name, images=count)
-        for name, count in zip(snapshot.label_names, snapshot.label_counts.tolist(), strict=True)
+        for name, count in view.label_counts.items()
         if name.casefold().startswith(start)
     ]
     return schemas.Labels(total=len(found), labels=found[offset : offset + limit])

@@ -9,11 +9,11 @@ from fastapi import APIRouter, Path, Query
 from starlette.responses import Response
 
 from phpq.errors import UnknownNameError
+from phpq.gallery.view import GalleryView
 from phpq.serve import schemas
 from phpq.serve.answers import answer, thumbnail_address
 from phpq.serve.services import Services
 from phpq.serve.settings import MAX_MAP
-from phpq.serve.snapshot import Snapshot
 
 
 def map_routes(services: Services) -> APIRouter:
@@ -26,10 +26,10 @@ def map_routes(services: Services) -> APIRouter:
     ) -> Response:
         """Draw the gallery in two dimensions; of more images a sample is taken."""
 
-        def work(snapshot: Snapshot) -> schemas.Map:
-            return snapshot.remember(("map", limit), lambda: draw_map(snapshot, limit))
+        def work(view: GalleryView) -> schemas.Map:
+            return view.remember(("map", limit), lambda: draw_map(view, limit))
 
-        return answer(await services.searches.run(services.read, work))
+        return answer(await services.searches.run(services.views.read, work))
 
     @router.get("/codebooks", response_model=schemas.Codebooks)
     async def codebooks(
@@ -37,10 +37,10 @@ def map_routes(services: Services) -> APIRouter:
     ) -> Response:
         """Say how the gallery uses its codebooks, with the codewords that most images have."""
 
-        def work(snapshot: Snapshot) -> schemas.Codebooks:
-            return snapshot.remember(("codebooks", limit), lambda: describe_use(snapshot, limit))
+        def work(view: GalleryView) -> schemas.Codebooks:
+            return view.remember(("codebooks", limit), lambda: describe_use(view, limit))
 
-        return answer(await services.searches.run(services.read, work))
+        return answer(await services.searches.run(services.views.read, work))
 
     @router.get("/codebooks/{codebook}/{word}", response_model=schemas.WordImages)
     async def images_of_word(
@@ -50,21 +50,21 @@ def map_routes(services: Services) -> APIRouter:
     ) -> Response:
         """Show the images behind a codeword."""
 
-        def work(snapshot: Snapshot) -> schemas.WordImages:
-            return list_images(snapshot, codebook, word, limit)
+        def work(view: GalleryView) -> schemas.WordImages:
+            return list_images(view, codebook, word, limit)
 
-        return answer(await services.searches.run(services.read, work))
+        return answer(await services.searches.run(services.views.read, work))
 
     return router
 
 
-def draw_map(snapshot: Snapshot, limit: int) -> schemas.Map:
+def draw_map(view: GalleryView, limit: int) -> schemas.Map:
     """Project the codes of a sample."""
     from phpq.explain import project_codes, sample_rows
 
-    places = sample_rows(len(snapshot), limit=limit)
-    images = snapshot.glances(places)
-    books = snapshot.codebooks
+    places = sample_rows(len(view), limit=limit)
+    images = view.glances(places)
+    books = view.codebooks
     codes = np.array([image.code for image in images], np.uint8).reshape(-1, books.num_codebooks)
     return schemas.Map(
         points=[
@@ -72,29 +72,29 @@ def draw_map(snapshot: Snapshot, limit: int) -> schemas.Map:
             for image, (x, y) in zip(images, project_codes(books, codes).tolist(), strict=True)
         ],
         method="pca",
-        sampled=len(places) < len(snapshot),
+        sampled=len(places) < len(view),
     )
 
 
-def describe_use(snapshot: Snapshot, limit: int) -> schemas.Codebooks:
+def describe_use(view: GalleryView, limit: int) -> schemas.Codebooks:
     """Count the images of every codeword."""
     from phpq.explain import CodebookUsage
 
-    usage = [CodebookUsage(book, counts) for book, counts in enumerate(snapshot.usage)]
+    usage = [CodebookUsage(book, counts) for book, counts in enumerate(view.usage)]
     return schemas.Codebooks(
         codebooks=[schemas.CodebookUse(**book.to_dict(limit=limit)) for book in usage]
     )
 
 
-def list_images(snapshot: Snapshot, codebook: int, word: int, limit: int) -> schemas.WordImages:
+def list_images(view: GalleryView, codebook: int, word: int, limit: int) -> schemas.WordImages:
     """Name the images behind a codeword."""
-    books, size = snapshot.codebooks.num_codebooks, snapshot.codebooks.codebook_size
+    books, size = view.codebooks.num_codebooks, view.codebooks.codebook_size
     if codebook >= books or word >= size:
         raise UnknownNameError(
             f"There is no codeword {word!r} in codebook {codebook!r}; codebooks are 0 to "
             f"{books - 1}, codewords 0 to {size - 1}."
         )
-    found, total = snapshot.word_images(codebook, word, limit)
+    found, total = view.word_images(codebook, word, limit)
     images = [
         schemas.WordImage(id=image.id, label=image.label, thumbnail=thumbnail_address(image.id))
         for image in found

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Depends, Request
@@ -11,8 +12,9 @@ from starlette.datastructures import UploadFile
 from starlette.responses import Response
 
 from phpq.errors import ConfigError
+from phpq.gallery.view import Page
 from phpq.serve import schemas
-from phpq.serve.answers import answer, search_named, search_upload
+from phpq.serve.answers import NamedQuery, answer, search_named, search_upload
 from phpq.serve.parameters import (
     Image,
     OptionalCode,
@@ -24,43 +26,29 @@ from phpq.serve.parameters import (
     upload_name,
 )
 from phpq.serve.services import Services
-from phpq.serve.settings import MAX_BATCH, MAX_OFFSET, MAX_TOP_K, MAX_WHERE
-from phpq.serve.snapshot import Page
+from phpq.serve.settings import MAX_BATCH
 
 
-def _batch_schema() -> dict[str, Any]:
-    """Return the schema of a batch in one piece: its references would lead nowhere here."""
+def _batch_body() -> dict[str, Any]:
+    """Describe both bodies of a batch in one piece: references would lead nowhere here."""
     schema = schemas.BatchRequest.model_json_schema()
     parts = schema.pop("$defs")
     schema["properties"]["queries"]["items"] = parts["BatchQuery"]
-    return schema
-
-
-_BATCH_BODY: dict[str, Any] = {
-    "required": True,
-    "content": {
-        "application/json": {"schema": _batch_schema()},
-        "multipart/form-data": {
-            "schema": {
-                "type": "object",
-                "required": ["image"],
-                "properties": {
-                    "image": {
-                        "type": "array",
-                        "items": {"type": "string", "format": "binary"},
-                        "minItems": 1,
-                        "maxItems": MAX_BATCH,
-                    },
-                    "top_k": {"type": "integer", "minimum": 1, "maximum": MAX_TOP_K},
-                    "offset": {"type": "integer", "minimum": 0, "maximum": MAX_OFFSET},
-                    "where": {"type": "string", "maxLength": MAX_WHERE},
-                    "label": {"type": "array", "items": {"type": "string"}},
-                    "rerank": {"type": "integer", "minimum": 0},
-                },
-            }
+    files = {
+        "type": "array",
+        "items": {"type": "string", "format": "binary"},
+        "minItems": 1,
+        "maxItems": MAX_BATCH,
+    }
+    shared = {name: one for name, one in schema["properties"].items() if name != "queries"}
+    form = {"type": "object", "required": ["image"], "properties": {"image": files, **shared}}
+    return {
+        "required": True,
+        "content": {
+            "application/json": {"schema": schema},
+            "multipart/form-data": {"schema": form},
         },
-    },
-}
+    }
 
 
 def search_routes(services: Services) -> APIRouter:
@@ -77,8 +65,8 @@ def search_routes(services: Services) -> APIRouter:
         """Find what looks like an image of the gallery (by id or URI), or has a code like this."""
 
         def work() -> schemas.SearchAnswer:
-            return services.read(
-                lambda snapshot: search_named(snapshot, page, id=id, uri=uri, code=code)
+            return services.views.read(
+                lambda view: search_named(view, NamedQuery(id, uri, code), page)
             )
 
         return answer(await services.searches.run(work))
@@ -93,7 +81,7 @@ def search_routes(services: Services) -> APIRouter:
     @router.post(
         "/search/batch",
         response_model=schemas.BatchAnswer,
-        openapi_extra={"requestBody": _BATCH_BODY},
+        openapi_extra={"requestBody": _batch_body()},
     )
     async def search_batch(request: Request) -> Response:
         """Search for several images of the gallery (JSON), or several uploads (multipart)."""
@@ -103,14 +91,15 @@ def search_routes(services: Services) -> APIRouter:
             return answer(
                 schemas.BatchAnswer(answers=await _search_uploads(services, uploads, page))
             )
-        batch = _batch_json(await request.body())
+        body = await request.body()
+        batch = _checked(lambda: schemas.BatchRequest.model_validate_json(body))
         page = make_page(batch.top_k, batch.offset, batch.where, batch.label, rerank=batch.rerank)
 
         def work() -> schemas.BatchAnswer:
-            return services.read(
-                lambda snapshot: schemas.BatchAnswer(
+            return services.views.read(
+                lambda view: schemas.BatchAnswer(
                     answers=[
-                        search_named(snapshot, page, id=query.id, uri=query.uri, code=query.code)
+                        search_named(view, NamedQuery(query.id, query.uri, query.code), page)
                         for query in batch.queries
                     ]
                 )
@@ -126,17 +115,17 @@ async def _search_uploads(
 ) -> list[schemas.SearchAnswer]:
     def work() -> list[schemas.SearchAnswer]:
         embeddings = [services.embed(content, name) for content, name in uploads]
-        # All from one snapshot.
-        return services.read(
-            lambda snapshot: [search_upload(snapshot, vector, page) for vector in embeddings]
+        # All from one view.
+        return services.views.read(
+            lambda view: [search_upload(view, vector, page) for vector in embeddings]
         )
 
     return await services.uploads.run(work)
 
 
-def _batch_json(body: bytes) -> schemas.BatchRequest:
+def _checked(make: Callable[[], schemas.BatchRequest]) -> schemas.BatchRequest:
     try:
-        return schemas.BatchRequest.model_validate_json(body)
+        return make()
     except ValidationError as error:
         raise RequestValidationError(
             [{**problem, "loc": ("body", *problem["loc"])} for problem in error.errors()]
@@ -153,11 +142,7 @@ async def _batch_form(request: Request) -> tuple[list[tuple[bytes, str]], Page]:
         }
         values["label"] = [part for part in form.getlist("label") if isinstance(part, str)]
         # The same rules as for JSON; the query stands for the uploads.
-        try:
-            batch = schemas.BatchRequest(queries=[schemas.BatchQuery(id="upload")], **values)
-        except ValidationError as error:
-            raise RequestValidationError(
-                [{**problem, "loc": ("body", *problem["loc"])} for problem in error.errors()]
-            ) from error
+        values["queries"] = [schemas.BatchQuery(id="upload")]
+        batch = _checked(lambda: schemas.BatchRequest(**values))
         page = make_page(batch.top_k, batch.offset, batch.where, batch.label, rerank=batch.rerank)
         return [(await part.read(), upload_name(part.filename)) for part in files], page

@@ -21,12 +21,7 @@ _NO_PAGE = (
 
 
 def site_routes(services: Services, *, static: Path = STATIC) -> APIRouter:
-    """Return the routes beside the API.
-
-    Args:
-        services: Of the server.
-        static: Where the page is.
-    """
+    """Return the routes beside the API."""
     router = APIRouter()
 
     @router.get("/", include_in_schema=False)
@@ -51,7 +46,7 @@ def site_routes(services: Services, *, static: Path = STATIC) -> APIRouter:
         """Say whether the gallery is loaded, and which of its shards do not answer."""
         if not services.ready:
             return answer(schemas.Health(status="loading"), status=503)
-        version = services.snapshots.current.version
+        version = services.views.current.version
         # Not in the pool of searches: that is full where a shard is missed.
         missing = await asyncio.to_thread(services.shards.missing) if services.shards.remote else []
         if missing:

@@ -77,9 +77,9 @@ def write_routes(services: Services) -> APIRouter:
 
 async def _served(services: Services) -> int:
     """Wait until what was written is searched; many writers share one reload."""
-    newest = services.snapshots.newest()
+    newest = services.views.newest()
 
     def reload() -> int:
-        return services.snapshots.reload(at_least=newest).version
+        return services.views.reload(at_least=newest).version
 
     return await services.uploads.run(reload)

@@ -107,6 +107,13 @@ class HitAnswer(BaseModel):
     has_original: bool
 
 
+class VerdictAnswer(BaseModel):
+    """The most common label of the hits."""
+
+    label: str
+    share: float = Field(description="Of the hits of this page.")
+
+
 class SearchAnswer(BaseModel):
     """Best first, equal scores in order of insertion."""
 
@@ -114,12 +121,14 @@ class SearchAnswer(BaseModel):
     top_k: int
     offset: int
     total: int = Field(description="Images that pass the filter.")
+    best: float = Field(description="The highest score that any code could reach.")
     seconds: float
+    verdict: VerdictAnswer | None = Field(description="Null where no hit has a label.")
     hits: list[HitAnswer]
 
 
 class BatchAnswer(BaseModel):
-    """One answer a query, in their order."""
+    """One answer per query, in their order."""
 
     answers: list[SearchAnswer]
 

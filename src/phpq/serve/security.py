@@ -29,10 +29,6 @@ def check_host(host: str, settings: ServerSettings) -> None:
 
     A web page may point its own name at 127.0.0.1 and read what is served there as its own
     (DNS rebinding); such a request still carries the name of that page.
-
-    Args:
-        host: The header of the request.
-        settings: Of the server.
     """
     name = _host_name(host)
     if settings.allowed_hosts:
@@ -72,12 +68,7 @@ def check_origin(method: str, origin: str, host: str, settings: ServerSettings) 
 
 
 def check_token(header: str, settings: ServerSettings) -> None:
-    """Refuse who may not write.
-
-    Args:
-        header: The Authorization header, "Bearer TOKEN".
-        settings: Of the server.
-    """
+    """Refuse who may not write."""
     if not settings.writable or settings.token is None:
         raise Refused(
             403,

@@ -3,33 +3,29 @@
 from __future__ import annotations
 
 import threading
-import time
-from collections.abc import Callable
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
 from phpq.codes import CodeArray, FloatArray
-from phpq.errors import FormatError
+from phpq.gallery.shards import LocalShards, Shards
+from phpq.gallery.view import GalleryView
+from phpq.gallery.views import Views
 from phpq.serve.decode_pool import DecodePool
 from phpq.serve.embedder import Embedder
 from phpq.serve.files import Pictures
 from phpq.serve.limits import BoundedPool
 from phpq.serve.metrics import Metrics
 from phpq.serve.refusals import too_large
-from phpq.serve.reload import Snapshots
+from phpq.serve.reload import Follower
 from phpq.serve.settings import ServerSettings
-from phpq.serve.shards.parts import LocalShards, Shards
-from phpq.serve.snapshot import Snapshot
 from phpq.serve.writer import Writer
 
 if TYPE_CHECKING:
     from phpq.gallery import Gallery
 
-T = TypeVar("T")
 PixelArray = NDArray[np.uint8]
-_ATTEMPTS = 5  # to read from a gallery that others compact all the time
 _WAITING_THREADS = 32  # searches at once where shards are other processes
 _HEAT_SIDE = 512  # pixels of the images that heat maps are drawn over
 
@@ -38,13 +34,13 @@ class Services:
     """Everything that outlives a request.
 
     Args:
-        gallery: Open; the server reads it by snapshots of its own.
+        gallery: Open; the server reads it by views of its own.
         settings: Of the server.
         shards: Hold the codes and search them; by default one, in this process.
 
     Attributes:
         model: Embeds uploads.
-        snapshots: What is served.
+        views: What is served; `views.read` gives a request its view.
         searches: Threads for what takes milliseconds.
         uploads: Threads for what needs a decoder or the model.
         decoders: Processes that decode.
@@ -58,18 +54,16 @@ class Services:
         self, gallery: Gallery, settings: ServerSettings, shards: Shards | None = None
     ) -> None:
         self.settings = settings
-        self.shards: Shards = shards or LocalShards()
+        self.shards: Shards = shards or LocalShards(prepare=True)
         self.gallery = gallery
         self.model = gallery.model
         self.metrics = Metrics()
-        self.shards.report_to(self.metrics)
-        self.snapshots = Snapshots(
-            gallery.path,
-            gallery.model.codebooks,
-            seconds=settings.reload_seconds,
-            changed=lambda fresh: self.metrics.loaded(len(fresh), fresh.version),
-            shards=self.shards,
+        self.shards.report_to(self.metrics.shard_event)
+        self.views = Views(
+            gallery.path, gallery.model.codebooks, shards=self.shards, changed=self._loaded
         )
+        self.views.reload()
+        self._follower = Follower(self.views, seconds=settings.reload_seconds)
         self.decoders = DecodePool(
             settings.decoders, max_pixels=settings.max_pixels, seconds=settings.decode_seconds
         )
@@ -91,9 +85,13 @@ class Services:
         waiting, seconds = settings.max_waiting, settings.request_seconds
         return BoundedPool(name, threads=threads, waiting=waiting, seconds=seconds)
 
+    def _loaded(self, view: GalleryView) -> None:
+        view.prepare()
+        self.metrics.loaded(len(view), view.version)
+
     def start(self) -> None:
         """Begin to follow the gallery, and start what takes time to start."""
-        self.snapshots.start()
+        self._follower.start()
         self.decoders.start()
         # The first images take a model longer than all others: not those of the first client.
         side = self.model.card.config.data.store_size
@@ -106,33 +104,12 @@ class Services:
         self.searches.close()
         self.uploads.close()
         self.writes.close()
-        self.snapshots.close()
+        self._follower.close()
         self._embedder.close()
         self.decoders.close()
 
-    def read(self, work: Callable[[Snapshot], T]) -> T:
-        """Call `work` with one snapshot; with a newer one if that one is gone.
-
-        Another process may have compacted the gallery and removed the version that is served.
-        """
-        snapshot = self.snapshots.current
-        for _ in range(_ATTEMPTS - 1):
-            try:
-                return work(snapshot)
-            except FormatError:
-                newer = self.snapshots.renew(snapshot)
-                if newer is snapshot:  # not gone, but damaged
-                    raise
-                snapshot = newer
-        return work(snapshot)
-
     def embed(self, content: bytes, name: str) -> FloatArray:
-        """Embed an upload: (D,) float32.
-
-        Args:
-            content: The bytes of an image.
-            name: What an error calls it.
-        """
+        """Embed an upload: (D,) float32."""
         return self.embed_square(self.square(content, name))
 
     def square(self, content: bytes, name: str) -> PixelArray:
@@ -146,13 +123,7 @@ class Services:
         return self._embedder.embed(square, seconds=self.settings.request_seconds)
 
     def heat_png(self, content: bytes, name: str, code: CodeArray | None) -> bytes:
-        """Draw where in an image its match with a code comes from, as a PNG.
-
-        Args:
-            content: The bytes of an image.
-            name: What an error calls it.
-            code: (M,) uint8 of the other image.
-        """
+        """Draw where in an image its match with a code, (M,) uint8, comes from, as a PNG."""
         from PIL import Image
 
         from phpq.explain import heat_map, overlay_png
@@ -166,9 +137,3 @@ class Services:
     def jobs(self) -> dict[str, int]:
         """Return the jobs that run or wait, by pool."""
         return {pool.name: pool.jobs for pool in (self.searches, self.uploads, self.writes)}
-
-
-def timed(work: Callable[[], T]) -> tuple[T, float]:
-    """Return what `work` returns, and the seconds that it took."""
-    start = time.perf_counter()
-    return work(), time.perf_counter() - start

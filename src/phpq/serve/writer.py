@@ -30,13 +30,7 @@ _LONGEST_TEXT = 2000
 
 
 class Writer:
-    """Adds and deletes; one call at a time.
-
-    Args:
-        folder: The gallery.
-        model: Encodes what is added.
-        decoders: Check uploads before anything is written.
-    """
+    """Adds and deletes; one call at a time."""
 
     def __init__(self, folder: Path, model: Model, decoders: DecodePool) -> None:
         self._folder = folder
@@ -52,15 +46,7 @@ class Writer:
         metadata: Mapping[str, Any],
         replace: bool,
     ) -> AddReport:
-        """Add one image.
-
-        Args:
-            content: The bytes of an image file.
-            id: Its name in the gallery.
-            label: Its class, if it has one.
-            metadata: Values of free columns.
-            replace: Replace another image of this id; otherwise that is a `DataError`.
-        """
+        """Add one image."""
         from phpq.gallery import Gallery
 
         kind = self._decoders.check(content, name=id).format
@@ -88,9 +74,9 @@ class Writer:
         """Delete images in one commit; returns how many went, and the ids that are not there."""
         store = self._store()
         found = store.find(ids)
-        gone, _ = store.delete(list(found)) if found else ((), 0)
+        gone = store.delete(list(found)) if found else 0
         self._remove_unused([record.uri for record in found.values() if record.uri is not None])
-        return len(gone), sorted(set(ids) - set(found))
+        return gone, sorted(set(ids) - set(found))
 
     def _store(self) -> GalleryStore:
         store = GalleryStore.open(self._folder)
@@ -114,11 +100,7 @@ class Writer:
 
 
 def parse_metadata(text: str | None) -> dict[str, Any]:
-    """Read the metadata of an upload.
-
-    Args:
-        text: A JSON object of texts, numbers, truth values and nulls; None is none.
-    """
+    """Read the metadata of an upload."""
     if not text or not text.strip():
         return {}
     try:

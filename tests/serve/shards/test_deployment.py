@@ -10,28 +10,18 @@ import pytest
 
 from made_up_galleries import make_codebooks, make_queries, make_record, make_store
 from phpq.gallery import GalleryStore
+from phpq.gallery.shards import Shards
+from phpq.gallery.view import GalleryView, Page
+from phpq.gallery.views import Views
 from phpq.serve.refusals import Refused
-from phpq.serve.reload import Snapshots
+from phpq.serve.reload import Follower
 from phpq.serve.shards.deployment import application_name, deployment_name
 from phpq.serve.shards.settings import Sharding
-from phpq.serve.snapshot import Page, Snapshot
 from shard_twins import twin_shards
 
 
-class Counts:
-    def __init__(self) -> None:
-        self.retried: list[int] = []
-        self.restarted: list[int] = []
-        self.failed: list[int] = []
-
-    def shard_retried(self, shard: int) -> None:
-        self.retried.append(shard)
-
-    def shard_restarted(self, shard: int) -> None:
-        self.restarted.append(shard)
-
-    def shard_failed(self, shard: int) -> None:
-        self.failed.append(shard)
+def view_of(folder: Path, shards: Shards | None = None) -> GalleryView:
+    return GalleryView(GalleryStore.open(folder), make_codebooks(), shards)
 
 
 def made_up(folder: Path, count: int = 60) -> GalleryStore:
@@ -43,13 +33,11 @@ def made_up(folder: Path, count: int = 60) -> GalleryStore:
 def test_replicas_answer_as_one_index(tmp_path: Path) -> None:
     made_up(tmp_path / "g")
     shards, handles = twin_shards(tmp_path / "g", make_codebooks(), Sharding(shards=3))
-    cut = Snapshot(tmp_path / "g", make_codebooks(), shards)
-    one = Snapshot(tmp_path / "g", make_codebooks())
+    cut = view_of(tmp_path / "g", shards)
+    one = view_of(tmp_path / "g")
     for query in make_queries(5):
         page = Page(top_k=9, offset=4, where="year < 50")
-        ours, expected = cut.search(query, page), one.search(query, page)
-        assert [r.id for r in ours.records] == [r.id for r in expected.records]
-        assert (ours.scores, ours.total) == (expected.scores, expected.total)
+        assert cut.search(query, page) == one.search(query, page)
     assert shards.missing() == []
     handles[2].kill(60)
     assert shards.missing() == [2]
@@ -61,19 +49,19 @@ def test_a_shard_that_dies_is_asked_again_and_no_answer_is_wrong(tmp_path: Path)
     shards, handles = twin_shards(
         tmp_path / "g", make_codebooks(), Sharding(shards=2, retry_seconds=30)
     )
-    counts = Counts()
-    shards.report_to(counts)
-    cut = Snapshot(tmp_path / "g", make_codebooks(), shards)
-    one = Snapshot(tmp_path / "g", make_codebooks())
+    events: list[tuple[str, int]] = []
+    shards.report_to(lambda event, shard: events.append((event, shard)))
+    cut = view_of(tmp_path / "g", shards)
+    one = view_of(tmp_path / "g")
     queries = make_queries(8)
-    expected = [[r.id for r in one.search(query, Page(top_k=20)).records] for query in queries]
+    expected = [one.search(query, Page(top_k=20)) for query in queries]
     wrong: list[int] = []
     done: list[int] = []
     stop = threading.Event()
 
     def read(place: int) -> None:
         while not stop.is_set():
-            found = [r.id for r in cut.search(queries[place], Page(top_k=20)).records]
+            found = cut.search(queries[place], Page(top_k=20))
             (done if found == expected[place] else wrong).append(place)
 
     readers = [threading.Thread(target=read, args=(place,)) for place in range(8)]
@@ -90,9 +78,9 @@ def test_a_shard_that_dies_is_asked_again_and_no_answer_is_wrong(tmp_path: Path)
         reader.join()
     assert not wrong
     assert len(done) >= 150
-    assert set(counts.retried) == {0, 1}
-    assert sorted(counts.restarted) == [0, 0, 1]
-    assert not counts.failed
+    assert {shard for event, shard in events if event == "retries"} == {0, 1}
+    assert sorted(shard for event, shard in events if event == "restarts") == [0, 0, 1]
+    assert not [event for event, _ in events if event == "failures"]
     assert max(max(handle.calls) for handle in handles) > 1  # some went together
     shards.close()
 
@@ -101,13 +89,13 @@ def test_a_shard_that_stays_away_is_a_503(tmp_path: Path) -> None:
     made_up(tmp_path / "g")
     sharding = Sharding(shards=2, retry_seconds=0.2)
     shards, handles = twin_shards(tmp_path / "g", make_codebooks(), sharding)
-    cut = Snapshot(tmp_path / "g", make_codebooks(), shards)
+    cut = view_of(tmp_path / "g", shards)
     handles[1].kill(60)
     with pytest.raises(Refused, match=r"Shard 1 .* within 0.2 seconds") as caught:
         cut.search(make_queries(1)[0], Page())
     assert caught.value.status == 503
     handles[1].kill(0)
-    assert len(cut.search(make_queries(1)[0], Page()).records) == 10
+    assert len(cut.search(make_queries(1)[0], Page())) == 10
     shards.close()
 
 
@@ -117,8 +105,10 @@ def test_no_answer_mixes_versions_while_the_gallery_changes(tmp_path: Path) -> N
     names = [f"i{n}" for n in range(12)]
     store.put([make_record(name, n, generation=0) for n, name in enumerate(names)])
     shards, handles = twin_shards(tmp_path / "g", make_codebooks(), Sharding(shards=3))
-    snapshots = Snapshots(tmp_path / "g", make_codebooks(), seconds=0.001, shards=shards)
-    snapshots.start()
+    views = Views(tmp_path / "g", make_codebooks(), shards=shards)
+    views.reload()
+    follower = Follower(views, seconds=0.001)
+    follower.start()
     stop = threading.Event()
     mixed: list[set[int]] = []
     generations: set[int] = set()
@@ -126,10 +116,10 @@ def test_no_answer_mixes_versions_while_the_gallery_changes(tmp_path: Path) -> N
 
     def read() -> None:
         while not stop.is_set():
-            found = snapshots.current.search(query, Page(top_k=12))
-            seen = {record.metadata["generation"] for record in found.records}
+            found = views.current.search(query, Page(top_k=12))
+            seen = {hit.metadata["generation"] for hit in found}
             generations.update(seen)
-            if len(seen) != 1 or len(found.records) != 12 or found.total != 12:
+            if len(seen) != 1 or len(found) != 12 or found.total != 12:
                 mixed.append(seen)
 
     readers = [threading.Thread(target=read) for _ in range(2)]
@@ -140,16 +130,16 @@ def test_no_answer_mixes_versions_while_the_gallery_changes(tmp_path: Path) -> N
         if generation % 3 == 0:
             handles[generation % 2].kill(0.01)
         end = time.monotonic() + 30
-        while snapshots.current.version < store.version and time.monotonic() < end:
+        while views.current.version < store.version and time.monotonic() < end:
             time.sleep(0.005)
     stop.set()
     for reader in readers:
         reader.join()
-    snapshots.close()
+    follower.close()
     shards.close()
     assert not mixed
     assert len(generations) > 1
-    assert snapshots.current.version == store.version
+    assert views.current.version == store.version
 
 
 def test_names_tell_galleries_models_and_cuts_apart(tmp_path: Path) -> None:

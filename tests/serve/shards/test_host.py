@@ -6,12 +6,15 @@ import time
 from pathlib import Path
 
 import pytest
+from ray import cloudpickle
 
 from made_up_galleries import make_codebooks, make_queries, make_record, make_store
-from phpq.errors import ConfigError, FormatError, PhpqError
+from phpq.errors import ConfigError, FormatError
 from phpq.gallery import GalleryStore
-from phpq.serve.shards.host import Failure, ShardHost, failure_of
-from phpq.serve.shards.requests import Describe, Search
+from phpq.gallery.shard import Request, Search
+from phpq.serve.shards.host import ShardHost
+
+FACTS = Request("facts")
 
 
 class Clock:
@@ -29,11 +32,10 @@ def grown(store: GalleryStore, name: str) -> int:
 def asked(host: ShardHost, version: int) -> int | None:
     """Ask for the rows of a version until it is there."""
     end = time.monotonic() + 30
-    while (answers := host.answer(version, [Describe()])) is None:
+    while (answers := host.answer(version, [FACTS])) is None:
         assert time.monotonic() < end
         time.sleep(0.005)
-    found: int = answers[0].rows
-    return found
+    return int(answers[0].usage[0].sum())
 
 
 def test_what_is_not_held_is_loaded_and_the_last_two_are_kept(tmp_path: Path) -> None:
@@ -41,7 +43,7 @@ def test_what_is_not_held_is_loaded_and_the_last_two_are_kept(tmp_path: Path) ->
     versions = [grown(store, f"i{n}") for n in range(4)]
     host = ShardHost(tmp_path / "g", make_codebooks(), 0, 1)
     assert host.load().total == 4
-    assert host.answer(versions[0], [Describe()]) is None  # it is not waited for
+    assert host.answer(versions[0], [FACTS]) is None  # it is not waited for
     assert asked(host, versions[0]) == 1
     assert host.versions == [versions[3], versions[0]]
     assert asked(host, versions[3]) == 4
@@ -90,16 +92,13 @@ def test_a_request_that_fails_leaves_the_others(tmp_path: Path) -> None:
     version = grown(store, "a")
     host = ShardHost(tmp_path / "g", make_codebooks(), 0, 1)
     host.load(version)
-    table = make_codebooks().lookup_tables(make_queries(1))[0]
-    answers = host.answer(version, [Describe(), Search(table, 1, where="colour = 1"), Describe()])
+    tables = make_codebooks().lookup_tables(make_queries(1))
+    wrong = Request("search", (Search(tables, 1, where="colour = 1"),))
+    answers = host.answer(version, [FACTS, wrong, FACTS])
     assert answers is not None
-    assert (answers[0].rows, answers[2].rows) == (1, 1)
-    assert isinstance(answers[1].error(), ConfigError)
-    assert "colour" in str(answers[1].error())
+    assert answers[0].label_names == answers[2].label_names == ("a",)
+    # Errors travel between processes as they are.
+    error = cloudpickle.loads(cloudpickle.dumps(answers[1]))
+    assert isinstance(error, ConfigError)
+    assert "colour" in str(error)
     host.close()
-
-
-def test_errors_keep_their_kind_and_text() -> None:
-    again = failure_of(FormatError("damaged")).error()
-    assert (type(again), str(again)) == (FormatError, "damaged")
-    assert type(Failure("Unheard", "text").error()) is PhpqError

@@ -13,77 +13,36 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
+
+import numpy as np
 
 from phpq.cluster.connection import connected, import_ray, import_serve
-from phpq.codes import Codebooks
+from phpq.codes import Codebooks, IntArray
 from phpq.errors import ConfigError
+from phpq.gallery.shard import Request
+from phpq.gallery.shards import ShardEvents
 from phpq.gallery.store import GalleryStore
 from phpq.serve.refusals import Refused
-from phpq.serve.shards.courier import Courier, UnavailableError
 from phpq.serve.shards.deployment import (
-    LANES,
+    CALLS,
     Reply,
     application_name,
     deployment_name,
     shard_application,
 )
-from phpq.serve.shards.parts import ShardEvents
-from phpq.serve.shards.requests import Request, ShardFacts
+from phpq.serve.shards.dispatcher import Dispatcher, UnavailableError
 from phpq.serve.shards.settings import Sharding
 
-T = TypeVar("T")
 _FREE_SECONDS = 10.0  # for processors to become free that others have just left
 _PING_SECONDS = 2.0
 _OBJECT_STORE_BYTES = 100 * 1024 * 1024  # of a cluster of our own: answers are small
 
 
-class _Silent:
-    """Events that nobody wants to know."""
-
-    def shard_retried(self, shard: int) -> None: ...
-    def shard_restarted(self, shard: int) -> None: ...
-    def shard_failed(self, shard: int) -> None: ...
-
-
-class _Switch:
-    """Events for whoever wants to know them now; replicas are counted by their names."""
-
-    def __init__(self, replicas: int) -> None:
-        self.target: ShardEvents = _Silent()
-        self._replicas = replicas
-        self._seen: dict[int, set[str]] = {}
-        self._lock = threading.Lock()
-
-    def shard_retried(self, shard: int) -> None:
-        self.target.shard_retried(shard)
-
-    def shard_restarted(self, shard: int) -> None:
-        self.target.shard_restarted(shard)
-
-    def shard_failed(self, shard: int) -> None:
-        self.target.shard_failed(shard)
-
-    def answered(self, shard: int, replica: str) -> None:
-        """Note down who answered: one more than there are replicas took the place of another."""
-        seen = self._seen.setdefault(shard, set())
-        if replica in seen:
-            return
-        with self._lock:
-            fresh = replica not in seen
-            seen.add(replica)
-            if fresh and len(seen) > self._replicas:
-                self.shard_restarted(shard)
-
-
 class RayShards:
-    """Asks the shards of an application that runs.
-
-    Args:
-        handles: Of the deployments, one a shard.
-        sharding: How long to wait, and how many replicas there are.
-    """
+    """Asks the shards of an application that runs."""
 
     remote = True
 
@@ -95,16 +54,16 @@ class RayShards:
             {"ask": handle.ask, "load": handle.load, "ping": handle.ping} for handle in handles
         ]
         self._sharding = sharding
-        self._events = _Switch(sharding.replicas)
-        self._couriers = [
-            Courier(
+        self._events: ShardEvents = lambda event, shard: None
+        self._seen: list[set[str]] = [set() for _ in handles]  # replicas that answered
+        self._lock = threading.Lock()
+        self._dispatchers = [
+            Dispatcher(
                 number,
-                lambda version, requests, seconds, number=number: self._send(  # type: ignore[misc]
-                    number, version, requests, seconds
-                ),
-                lanes=LANES * sharding.replicas,
+                partial(self._send, number),
+                calls=CALLS * sharding.replicas,
                 seconds=sharding.retry_seconds,
-                events=self._events,
+                events=lambda event, shard: self._events(event, shard),
             )
             for number in range(len(handles))
         ]
@@ -114,12 +73,12 @@ class RayShards:
         version = store.version
         numbers = range(len(self._methods))
         with ThreadPoolExecutor(len(numbers)) as pool:
-            facts = tuple(pool.map(lambda number: self._load(number, version), numbers))
-        return RayParts(self._couriers, version, facts)
+            rows = list(pool.map(lambda number: self._load(number, version), numbers))
+        return RayParts(self._dispatchers, version, np.cumsum([0, *rows]))
 
     def report_to(self, events: ShardEvents) -> None:
         """Tell `events` from now on."""
-        self._events.target = events
+        self._events = events
 
     def missing(self) -> list[int]:
         """Return the shards that do not answer."""
@@ -130,8 +89,8 @@ class RayShards:
 
     def close(self) -> None:
         """Stop asking."""
-        for courier in self._couriers:
-            courier.close()
+        for dispatcher in self._dispatchers:
+            dispatcher.close()
 
     def _is_there(self, number: int) -> bool:
         try:
@@ -141,7 +100,7 @@ class RayShards:
         return True
 
     def _send(
-        self, number: int, version: int, requests: Sequence[Request[Any]], seconds: float
+        self, number: int, version: int, requests: Sequence[Request], seconds: float
     ) -> list[Any]:
         reply = self._call(number, "ask", (version, list(requests)), seconds)
         if reply.failure is not None:
@@ -150,7 +109,8 @@ class RayShards:
             raise UnavailableError(f"shard {number} does not hold version {version} yet")
         return reply.answers
 
-    def _load(self, number: int, version: int) -> ShardFacts:
+    def _load(self, number: int, version: int) -> int:
+        """Wait until a shard has loaded a version; returns its rows."""
         end = time.monotonic() + self._sharding.load_seconds
         while True:
             try:
@@ -168,10 +128,9 @@ class RayShards:
                     ) from error
                 time.sleep(0.1)
         if reply.failure is not None:
-            raise reply.failure.error()
+            raise reply.failure
         assert reply.answers is not None
-        facts: ShardFacts = reply.answers[0]
-        return facts
+        return int(reply.answers[0])
 
     def _call(self, number: int, method: str, arguments: tuple[Any, ...], seconds: float) -> Reply:
         """Call one replica of a shard, whichever Serve chooses."""
@@ -183,49 +142,55 @@ class RayShards:
             if response is not None:
                 response.cancel()
             raise UnavailableError(f"shard {number} did not answer in time") from error
-        except (
-            self._ray.exceptions.RayTaskError
-        ):  # a mistake of ours inside the replica: no attempt would mend it
-            raise
+        except self._ray.exceptions.RayTaskError:
+            raise  # a mistake of ours inside the replica: no further attempt would help
         except (self._ray.exceptions.RayError, self._serve_error) as error:
             raise UnavailableError(f"shard {number}: {type(error).__name__}") from error
-        self._events.answered(number, reply.replica)
+        self._note_replica(number, reply.replica)
         return reply
+
+    def _note_replica(self, number: int, replica: str) -> None:
+        """Note who answered: one more than there are replicas took the place of another."""
+        seen = self._seen[number]
+        if replica in seen:
+            return
+        with self._lock:
+            fresh = replica not in seen
+            seen.add(replica)
+        if fresh and len(seen) > self._sharding.replicas:
+            self._events("restarts", number)
 
 
 class RayParts:
     """The shards at one version.
 
     Args:
-        couriers: The ways to them.
+        dispatchers: One per shard.
         version: Of the gallery.
-        facts: Of each shard.
+        edges: (shards + 1,) int64, the places that each shard holds.
     """
 
-    def __init__(
-        self, couriers: Sequence[Courier], version: int, facts: tuple[ShardFacts, ...]
-    ) -> None:
-        self._couriers = couriers
+    def __init__(self, dispatchers: Sequence[Dispatcher], version: int, edges: IntArray) -> None:
+        self._dispatchers = dispatchers
         self._version = version
-        self.facts = facts
+        self.edges = edges
 
-    def ask(self, requests: Mapping[int, Request[T]]) -> dict[int, T]:
+    def ask(self, requests: Mapping[int, Request]) -> dict[int, Any]:
         """Ask some shards at once, each its own request; returns the answers by shard."""
         asked = {
-            number: self._couriers[number].ask(self._version, request)
+            number: self._dispatchers[number].ask(self._version, request)
             for number, request in requests.items()
         }
-        return {number: self._couriers[number].answer(future) for number, future in asked.items()}
+        return {number: self._dispatchers[number].answer(one) for number, one in asked.items()}
+
+    def memory_bytes(self) -> int:
+        """Return 0: the shards are in other processes."""
+        return 0
 
 
 @contextmanager
 def ray_shards(folder: Path, codebooks: Codebooks, sharding: Sharding) -> Iterator[RayShards]:
     """Start the shards of a gallery on a Ray cluster, or join those that another server started.
-
-    Args:
-        folder: The gallery, on storage that all machines of the cluster share.
-        codebooks: Of its model.
-        sharding: Where, and how many.
 
     Yields:
         What `create_app` takes. Who started the shards removes them at the end.

@@ -15,40 +15,32 @@ from typing import Any
 from phpq.cluster.connection import import_serve
 from phpq.codes import Codebooks
 from phpq.errors import PhpqError
-from phpq.serve.shards.host import Failure, ShardHost, failure_of
-from phpq.serve.shards.requests import Describe, Request
+from phpq.gallery.shard import Request
+from phpq.serve.shards.host import ShardHost
 from phpq.serve.shards.settings import Sharding
 
-LANES = 2  # calls at once for each replica: while one searches, the next is read or written
-_ONGOING = 16  # of a replica: the lanes of several servers, and loads
+CALLS = 2  # at once for each replica: while one searches, the next is read or written
+_ONGOING = 16  # of a replica: the calls of several servers, and loads
 _HEALTH_SECONDS = 1.0  # between two looks at a replica: a dead one is replaced that soon
 
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """What a replica says.
+    """What a replica answers.
 
     Attributes:
         replica: Tells this process from the one that was there before.
-        answers: One a request; None if the version is not held yet.
+        answers: One per request; None if the version is not held yet.
         failure: Why the version cannot be had at all.
     """
 
     replica: str
     answers: list[Any] | None
-    failure: Failure | None = None
+    failure: PhpqError | None = None
 
 
 class ShardReplica:
-    """One process that holds a shard; made by Ray Serve, again whenever it dies.
-
-    Args:
-        folder: The gallery.
-        codebooks: Of its model.
-        number: Of the shard, from 0.
-        shards: How many there are.
-        others: The other shards, which make one application with the first; not used.
-    """
+    """One process that holds a shard; made by Ray Serve, again whenever it dies."""
 
     def __init__(
         self, folder: str, codebooks: Codebooks, number: int, shards: int, *others: object
@@ -56,16 +48,16 @@ class ShardReplica:
         self._name = uuid.uuid4().hex
         self._host = ShardHost(Path(folder), codebooks, number, shards)
         self._host.load()  # it is ready when it can answer
-        self._pool = ThreadPoolExecutor(LANES, thread_name_prefix="phpq-shard")
+        self._pool = ThreadPoolExecutor(CALLS, thread_name_prefix="phpq-shard")
         self._loads = ThreadPoolExecutor(4, thread_name_prefix="phpq-shard-load")
 
-    async def ask(self, version: int, requests: Sequence[Request[Any]]) -> Reply:
+    async def ask(self, version: int, requests: Sequence[Request]) -> Reply:
         """Answer requests at a version, or say that it is not held yet."""
         return await self._run(self._pool, lambda: self._host.answer(version, requests))
 
     async def load(self, version: int) -> Reply:
-        """Wait for a version; the answer is its facts."""
-        return await self._run(self._loads, lambda: [Describe().run(self._host.load(version))])
+        """Wait for a version; the answer is the number of its rows here."""
+        return await self._run(self._loads, lambda: [len(self._host.load(version))])
 
     async def ping(self) -> Reply:
         """Say that the replica is there, however much it has to do."""
@@ -75,7 +67,7 @@ class ShardReplica:
         try:
             answers = await asyncio.get_running_loop().run_in_executor(pool, work)
         except PhpqError as error:
-            return Reply(self._name, None, failure_of(error))
+            return Reply(self._name, None, error)
         return Reply(self._name, answers)
 
 

@@ -11,55 +11,20 @@ import time
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from phpq import errors
 from phpq.codes import Codebooks
 from phpq.errors import PhpqError
+from phpq.gallery.shard import Request, Shard
 from phpq.gallery.store import GalleryStore
-from phpq.serve.shards.requests import Request
-from phpq.serve.shards.shard import Shard
 
 _HELD = 2
 _IDLE_SECONDS = 60.0  # after which a version that nobody asks for makes room
 
 
-@dataclass(frozen=True, slots=True)
-class Failure:
-    """An exception of phpq on its way to another process.
-
-    Attributes:
-        kind: The name of its class.
-        message: What it says.
-    """
-
-    kind: str
-    message: str
-
-    def error(self) -> PhpqError:
-        """Return the exception."""
-        kind = getattr(errors, self.kind, PhpqError)
-        made: PhpqError = kind(self.message)
-        return made
-
-
-def failure_of(error: PhpqError) -> Failure:
-    """Return what can travel."""
-    return Failure(type(error).__name__, str(error))
-
-
 class ShardHost:
-    """Holds the last versions of one shard.
-
-    Args:
-        folder: The gallery, on storage that every host can read.
-        codebooks: Of its model.
-        number: Of the shard, from 0.
-        shards: How many there are.
-        clock: Seconds, ever growing.
-    """
+    """Holds the last versions of one shard."""
 
     def __init__(
         self,
@@ -107,11 +72,11 @@ class ShardHost:
                     del self._loading[version]
             raise
 
-    def answer(self, version: int, requests: Sequence[Request[Any]]) -> list[Any] | None:
+    def answer(self, version: int, requests: Sequence[Request]) -> list[Any] | None:
         """Answer requests at a version.
 
         Returns:
-            One answer a request, a `Failure` for those that cannot be answered. None if the
+            One answer per request, a `PhpqError` for those that cannot be answered. None if the
             version is not held: it is being loaded now, and another replica may hold it.
 
         Raises:
@@ -130,7 +95,7 @@ class ShardHost:
             try:
                 answers.append(request.run(shard))
             except PhpqError as error:
-                answers.append(failure_of(error))
+                answers.append(error)
         return answers
 
     def close(self) -> None:
@@ -165,6 +130,7 @@ class ShardHost:
                 self._held.popitem(last=False)
         store = GalleryStore.open(self._folder, version=version)
         shard = Shard(store, self._codebooks, self._number, self._shards)
+        shard.prepare()
         with self._lock:
             self._held[version] = (shard, self._clock())
             self._loading.pop(version, None)

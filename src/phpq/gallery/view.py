@@ -1,0 +1,374 @@
+"""One version of a gallery, frozen: the one reader of the library, the commands and the server.
+
+Nothing in a view changes once it is made, so that any number of threads may search it and each sees
+one state from its first to its last hit. Shards hold what a row costs; records are read when they
+are shown. No torch.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter, OrderedDict
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import islice
+from typing import Any, TypeVar
+
+import numpy as np
+
+from phpq.codes import (
+    CodeArray,
+    Codebooks,
+    FloatArray,
+    IntArray,
+    QueryNorm,
+    check_embeddings,
+    normalise_sub_vectors,
+)
+from phpq.errors import ConfigError, UnknownNameError
+from phpq.gallery.damage import damage_named
+from phpq.gallery.records import Record, code_matrix
+from phpq.gallery.shard import Located, Ranked, Request, Search, ShardFacts
+from phpq.gallery.shards import LocalShards, Shards, merge_ranked
+from phpq.gallery.store import GalleryStore
+from phpq.hits import Found, Hit
+
+T = TypeVar("T")
+_READ_ROWS = 8192  # records that are read at once
+_KEPT = 8  # answers that are kept, such as the map
+_KNOWN = 50_000  # ids whose places are kept, about 200 bytes each
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Page:
+    """Which hits are wanted.
+
+    Attributes:
+        top_k: How many, at least 1.
+        offset: How many better ones are left out.
+        where: A Lance SQL expression over id, uri, label and metadata, as in
+            "label = 'sparrow' AND year > 2020".
+        labels: Only these; all if there are none.
+        rerank: > 0: order the first `rerank` hits by their float embeddings.
+    """
+
+    top_k: int = 10
+    offset: int = 0
+    where: str | None = None
+    labels: tuple[str, ...] = ()
+    rerank: int = 0
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Glance:
+    """What the map and the codebook browser show of an image; `code` is (M,) uint8."""
+
+    id: str
+    label: str | None
+    code: CodeArray
+
+
+class GalleryView:
+    """A gallery as it was at one version.
+
+    Args:
+        store: For reading; whoever makes a view of it neither writes with it nor refreshes it.
+        codebooks: Of its model.
+        shards: Hold the codes and search them; by default one, in this process.
+    """
+
+    def __init__(
+        self, store: GalleryStore, codebooks: Codebooks, shards: Shards | None = None
+    ) -> None:
+        self.store = store
+        self.codebooks = codebooks
+        self._parts = (shards or LocalShards()).open(store, codebooks)
+        self._edges = self._parts.edges
+        self._known: OrderedDict[str, tuple[int, int]] = OrderedDict()  # place and offset by id
+        self._kept: OrderedDict[object, Any] = OrderedDict()
+        self._lock = threading.Lock()
+
+    def __len__(self) -> int:
+        return int(self._edges[-1])
+
+    @property
+    def version(self) -> int:
+        """Of the gallery on disk."""
+        return self.store.version
+
+    @property
+    def columns(self) -> dict[str, str]:
+        """The columns that a stranger's filter may name, with their types."""
+        schema = self.store.dataset.schema
+        names = ("id", "label", *self.store.metadata_columns)
+        return {name: str(schema.field(name).type) for name in names}
+
+    @cached_property
+    def label_counts(self) -> dict[str, int]:
+        """The images of every label, labels sorted."""
+        counts: Counter[str] = Counter()
+        for facts in self._facts:
+            counts.update(dict(zip(facts.label_names, facts.label_counts.tolist(), strict=True)))
+        return dict(sorted(counts.items()))
+
+    @cached_property
+    def usage(self) -> IntArray:
+        """(M, K) int64, the images of every codeword."""
+        total: IntArray = np.sum([facts.usage for facts in self._facts], axis=0)
+        return total
+
+    @cached_property
+    def _facts(self) -> list[ShardFacts]:
+        return self._ask_all(Request("facts"))
+
+    def prepare(self) -> None:
+        """Count labels and codewords now, not at the first request."""
+        _ = self.label_counts, self.usage
+
+    def memory_bytes(self) -> int:
+        """Return what codes, index, row numbers and names take in this process."""
+        return self._parts.memory_bytes()
+
+    def find(self, id: str) -> tuple[int, Record]:
+        """Return an image and its place in the order of insertion.
+
+        Raises:
+            UnknownNameError: If the gallery has no image of this id.
+        """
+        with self._lock:
+            known = self._known.get(id)
+        if known is not None:
+            return known[0], self.store.take(np.array([known[1]]))[0]
+        for place, record in self._holding("id", id):
+            if record.id == id:
+                return place, record
+        raise self.store.unknown(id)
+
+    def find_uri(self, uri: str) -> tuple[int, Record]:
+        """Return the first image whose file was at `uri` when it was indexed, and its place."""
+        for place, record in self._holding("uri", uri):
+            if record.uri == uri:
+                return place, record
+        raise UnknownNameError(
+            f"No image of the gallery {str(self.store.folder)!r} has the URI {uri!r}. Only images "
+            "of the gallery can be named by URI; send any other image as an upload."
+        )
+
+    def record(self, place: int) -> Record:
+        """Return the image at a place in the order of insertion."""
+        return self.records(np.array([place]))[0]
+
+    def records(self, places: IntArray) -> list[Record]:
+        """Return the images at (n,) places, in that order."""
+        return self.store.take(self._offsets(places)) if len(places) else []
+
+    def glances(self, places: IntArray) -> list[Glance]:
+        """Return id, label and code of the images at (n,) places, and read nothing else."""
+        return self._glances(self._offsets(places))
+
+    def word_images(self, codebook: int, word: int, limit: int) -> tuple[list[Glance], int]:
+        """Return images behind a codeword, and how many there are.
+
+        Args:
+            codebook: From 0.
+            word: From 0.
+            limit: Most images, at least 1. Of more they are taken at equal steps: galleries are
+                filled class by class, and the first ones would all be of one class.
+        """
+        edges = np.cumsum([0, *(int(facts.usage[codebook, word]) for facts in self._facts)])
+        total = int(edges[-1])
+        ranks = np.arange(min(limit, total), dtype=np.int64) * total // max(1, min(limit, total))
+        found = self._parts.ask(
+            {
+                shard: Request("word_rows", (codebook, word, ranks[inside] - edges[shard]))
+                for shard, inside in _by_shard(ranks, edges)
+            }
+        )
+        offsets = [np.empty(0, np.int64), *(found[shard].offsets for shard in sorted(found))]
+        return self._glances(np.concatenate(offsets)), total
+
+    def remember(self, key: object, make: Callable[[], T]) -> T:
+        """Return what `make` made for this key before, or makes now."""
+        with self._lock:
+            if key in self._kept:
+                self._kept.move_to_end(key)
+                kept: T = self._kept[key]
+                return kept
+        made = make()
+        with self._lock:
+            self._kept[key] = made
+            while len(self._kept) > _KEPT:
+                self._kept.popitem(last=False)
+        return made
+
+    def query_of(self, record: Record) -> FloatArray:
+        """Return what an image is compared by, (D,) float32: its embedding if kept, or its code."""
+        if record.embedding is not None:
+            kept: FloatArray = record.embedding.astype(np.float32)
+            return kept
+        vectors: FloatArray = self.codebooks.decode(record.code[None])
+        return vectors.reshape(-1)
+
+    def search(self, query: FloatArray, page: Page, *, leave_out: int | None = None) -> Found:
+        """Find the images most like a query.
+
+        Args:
+            query: (D,) float32.
+            page: Which hits.
+            leave_out: The place of an image that is not to be found: the query itself.
+        """
+        return self.search_many(query[None], page, leave_out=leave_out)[0]
+
+    def search_many(
+        self, queries: FloatArray, page: Page, *, leave_out: int | None = None
+    ) -> list[Found]:
+        """Do as `search` for each of (Q, D) queries; they share the work and the cores."""
+        self._check(page)
+        queries = check_embeddings("queries", queries, self.codebooks.embedding_dim)
+        norm = self.store.manifest.query_norm
+        tables = self.codebooks.lookup_tables(queries, norm=norm)
+        wanted = max(page.rerank, page.offset + page.top_k)
+        asked = Search(tables, wanted, page.where, page.labels, leave_out)
+        ranked = merge_ranked(self._ask_all(Request("search", (asked,))), wanted)
+        limits = tables.max(axis=2).sum(axis=1)
+        shown = slice(page.offset, page.offset + page.top_k)
+        read = slice(0, page.rerank) if page.rerank else shown
+        answers = []
+        for number, records in enumerate(self._read(ranked, read)):
+            scores, best = ranked.scores[number, shown], float(limits[number])
+            if page.rerank:
+                order, scores = rerank_rows(queries[number], records, self.codebooks, norm=norm)
+                records = [records[place] for place in order[shown]]
+                scores, best = scores[shown], self._limit(queries[number])
+            hits = _hits(records, scores.tolist(), best, first_rank=page.offset + 1)
+            answers.append(Found(hits, ranked.total, best))
+        return answers
+
+    def _read(self, ranked: Ranked, columns: slice) -> Iterator[list[Record]]:
+        """Yield the images of some columns for each query; many queries share one read."""
+        step = max(1, _READ_ROWS // (columns.stop - columns.start))
+        for start in range(0, len(ranked.places), step):
+            places = ranked.places[start : start + step, columns]
+            inside = places >= 0
+            offsets = ranked.offsets[start : start + step, columns][inside]
+            records = iter(self._take(Located(places[inside], offsets)))
+            for count in inside.sum(axis=1).tolist():
+                yield list(islice(records, count))
+
+    def _check(self, page: Page) -> None:
+        wanted = page.offset + page.top_k
+        for name, value, least in (("top_k", page.top_k, 1), ("offset", page.offset, 0)):
+            if value < least:
+                raise ConfigError(f"{name}={value} is not allowed: it must be at least {least}.")
+        if page.rerank and not self.store.manifest.keep_embeddings:
+            raise ConfigError(
+                f"rerank={page.rerank} needs float embeddings, and the gallery "
+                f"{str(self.store.folder)!r} keeps none. Make one with keep_embeddings=True (phpq "
+                "index --keep-embeddings); for a run: phpq evaluate RUN."
+            )
+        if page.rerank and page.rerank < wanted:
+            raise ConfigError(
+                f"rerank={page.rerank} is less than top_k={wanted}: re-rank at least as many as "
+                "you want."
+            )
+
+    def _limit(self, query: FloatArray) -> float:
+        """Return the highest inner product of a query with unit sub-vectors."""
+        parts = query.reshape(self.codebooks.num_codebooks, -1)
+        raw = self.store.manifest.query_norm == "raw"
+        return float(np.linalg.norm(parts, axis=1).sum() if raw else len(parts))
+
+    def _ask_all(self, request: Request) -> list[Any]:
+        """Ask every shard the same; returns the answers in the order of the shards."""
+        answers = self._parts.ask(dict.fromkeys(range(len(self._edges) - 1), request))
+        return [answers[shard] for shard in sorted(answers)]
+
+    def _holding(self, column: str, text: str) -> Iterator[tuple[int, Record]]:
+        """Yield the images, in order of insertion, that may hold a text in a column."""
+        for located in self._ask_all(Request("candidates", (column, text))):
+            yield from zip(located.places.tolist(), self._take(located), strict=True)
+
+    def _take(self, located: Located) -> list[Record]:
+        """Read images whose places are known, and remember where they are."""
+        records = self.store.take(located.offsets) if len(located.offsets) else []
+        with self._lock:
+            # Who is shown a hit asks for its picture next: no shard need be asked where it is.
+            for record, place, offset in zip(
+                records, located.places.tolist(), located.offsets.tolist(), strict=True
+            ):
+                self._known[record.id] = (place, offset)
+            while len(self._known) > _KNOWN:
+                self._known.popitem(last=False)
+        return records
+
+    def _offsets(self, places: IntArray) -> IntArray:
+        """Return (n,) int64: where a scan of the store meets the images at (n,) places."""
+        grouped = dict(_by_shard(places, self._edges))
+        found = self._parts.ask(
+            {shard: Request("locate", (places[inside],)) for shard, inside in grouped.items()}
+        )
+        offsets = np.empty(len(places), np.int64)
+        for shard, inside in grouped.items():
+            offsets[inside] = found[shard].offsets
+        return offsets
+
+    def _glances(self, offsets: IntArray) -> list[Glance]:
+        if not len(offsets):
+            return []
+        with damage_named(self.store.folder):
+            table = self.store.dataset.take(offsets.tolist(), columns=["id", "label", "code"])
+        names, labels = (table.column(name).to_pylist() for name in ("id", "label"))
+        codes = code_matrix(table.column("code"), self.codebooks.num_codebooks)
+        return [Glance(*parts) for parts in zip(names, labels, codes, strict=True)]
+
+
+def rerank_rows(
+    query: FloatArray, records: Sequence[Record], codebooks: Codebooks, *, norm: QueryNorm
+) -> tuple[IntArray, FloatArray]:
+    """Order records by the inner product of float embeddings; ties keep their order.
+
+    Args:
+        query: (D,) float32.
+        records: n records with embeddings.
+        codebooks: Say how an embedding is cut into sub-vectors.
+        norm: Whether the query's sub-vectors are normalised; those of the gallery always are.
+
+    Returns:
+        (n,) int64 positions, best first, and (n,) float32 their scores.
+    """
+    books = codebooks.num_codebooks
+    kept = [record.embedding for record in records if record.embedding is not None]
+    if not kept:
+        return np.empty(0, np.int64), np.empty(0, np.float32)
+    gallery = normalise_sub_vectors(np.stack(kept).astype(np.float32), books)
+    asked = normalise_sub_vectors(query[None], books)[0] if norm == "unit" else query
+    # Row by row: a matrix product may round equal rows differently, and ties would break.
+    scores = (gallery * asked).sum(axis=1, dtype=np.float64).astype(np.float32)
+    order = np.argsort(-scores, kind="stable")
+    return order, scores[order]
+
+
+def _hits(
+    records: Sequence[Record], scores: Sequence[float], best: float, *, first_rank: int
+) -> tuple[Hit, ...]:
+    # Fewer records than scores: the last scores are those of nothing.
+    return tuple(
+        Hit(
+            rank=rank,
+            id=record.id,
+            score=score,
+            share=min(max(score / best, 0.0), 1.0) if best > 0 else 0.0,
+            label=record.label,
+            uri=record.uri,
+            metadata=dict(record.metadata),
+        )
+        for rank, (record, score) in enumerate(zip(records, scores, strict=False), first_rank)
+    )
+
+
+def _by_shard(numbers: IntArray, edges: IntArray) -> Iterator[tuple[int, IntArray]]:
+    """Yield the shards that hold some of (n,) numbers, and which of them: positions, ascending."""
+    shard_of = np.searchsorted(edges, numbers, side="right") - 1
+    for shard in np.unique(shard_of).tolist():
+        yield shard, np.flatnonzero(shard_of == shard)

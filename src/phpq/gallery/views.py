@@ -1,0 +1,124 @@
+"""The view that is read now, and its replacement when the gallery changes: whole, in one step."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import TypeVar
+
+from phpq.codes import Codebooks
+from phpq.errors import FormatError
+from phpq.gallery.damage import newest_seen
+from phpq.gallery.shards import Shards
+from phpq.gallery.store import GalleryStore
+from phpq.gallery.view import GalleryView
+
+T = TypeVar("T")
+_ATTEMPTS = 5  # to read from a gallery that others compact all the time
+_PAUSE = 0.05  # seconds between two
+
+
+class Views:
+    """Holds one view of a gallery, made when it is first needed.
+
+    Args:
+        folder: The gallery.
+        codebooks: Of its model.
+        shards: Hold the codes; by default one, in this process.
+        changed: Called with each new view before it takes the place of the old one.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        codebooks: Codebooks,
+        *,
+        shards: Shards | None = None,
+        changed: Callable[[GalleryView], None] = lambda _: None,
+    ) -> None:
+        self.folder = folder
+        self._codebooks = codebooks
+        self._shards = shards
+        self._changed = changed
+        self._loading = threading.Lock()
+        self._current: GalleryView | None = None
+
+    @property
+    def current(self) -> GalleryView:
+        """The newest view that was loaded; hold on to it for the whole of a request."""
+        return self._current or self.reload(at_least=0)
+
+    def reload(self, *, at_least: int | None = None) -> GalleryView:
+        """Load the newest version.
+
+        Args:
+            at_least: Nothing is done where this version, or a newer one, is held already: many
+                writers share one reload. None loads in any case.
+        """
+        with self._loading:
+            held = self._current
+            if held is not None and at_least is not None and held.version >= at_least:
+                return held
+            return self._swap(self._load_newest())
+
+    def at(self, version: int) -> GalleryView:
+        """Return the view of one version, loaded unless it is held."""
+        held = self._current
+        if held is not None and held.version == version:
+            return held
+        with self._loading:
+            return self._swap(self._load(version))
+
+    def renew(self, old: GalleryView) -> GalleryView:
+        """Return a newer view than `old` if the gallery has one, or else `old`."""
+        if self._current is old and self.newest() <= old.version:
+            return old
+        return self.reload(at_least=old.version + 1)
+
+    def read(self, work: Callable[[GalleryView], T]) -> T:
+        """Call `work` with one view; with a newer one if that one is gone.
+
+        Another process may have compacted the gallery and removed the version that is read.
+        """
+        view = self.current
+        for _ in range(_ATTEMPTS - 1):
+            try:
+                return work(view)
+            except FormatError:
+                newer = self.renew(view)
+                if newer is view:  # not gone, but damaged
+                    raise
+                view = newer
+        return work(view)
+
+    def newest(self) -> int:
+        """Return the newest version on disk."""
+        return newest_seen(self.folder) or int(self.current.store.dataset.latest_version)
+
+    def _swap(self, fresh: GalleryView) -> GalleryView:
+        self._changed(fresh)
+        self._current = fresh  # one assignment: readers see the old one or the new one
+        return fresh
+
+    def _load(self, version: int | None = None) -> GalleryView:
+        store = GalleryStore.open(self.folder, version=version)
+        held = self._current
+        if held is not None and held.store.manifest != store.manifest:
+            raise FormatError(
+                f"The gallery {str(self.folder)!r} was made anew, perhaps by another model, while "
+                "it was open. Open it again, or start the server again."
+            )
+        return GalleryView(store, self._codebooks, self._shards)
+
+    def _load_newest(self) -> GalleryView:
+        """Load the newest version; again if a writer removed it while it was read."""
+        for attempt in range(_ATTEMPTS):
+            try:
+                return self._load()
+            except FormatError:
+                if attempt == _ATTEMPTS - 1:
+                    raise
+                time.sleep(_PAUSE)
+        raise AssertionError

@@ -1,0 +1,192 @@
+"""A frozen gallery: the answers of the library, filters, paging, names, and no change ever."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from made_up_galleries import (
+    BOOKS,
+    DIM,
+    SUB_DIM,
+    make_codebooks,
+    make_queries,
+    make_record,
+    make_store,
+    plain_scan,
+)
+from phpq.codes import QueryNorm
+from phpq.errors import ConfigError, UnknownNameError
+from phpq.gallery import Gallery, GalleryStore, Record
+from phpq.gallery.view import GalleryView, Page, rerank_rows
+from served_galleries import ids, shared_gallery
+
+
+def made_up(folder: Path, count: int = 40) -> tuple[GalleryView, dict[str, Record]]:
+    store = make_store(folder)
+    records = [
+        make_record(f"i{n}", n * 7 % 64, label=("a", "b", None)[n % 3], year=n)
+        for n in range(count)
+    ]
+    store.put(records)
+    store = GalleryStore.open(folder)
+    return GalleryView(store, make_codebooks()), {record.id: record for record in records}
+
+
+def test_hits_are_those_of_a_plain_scan(tmp_path: Path) -> None:
+    view, records = made_up(tmp_path / "g")
+    for query in make_queries(5):
+        found = view.search(query, Page(top_k=7))
+        expected = plain_scan(records, query, 7)
+        assert [hit.id for hit in found] == [name for name, _ in expected]
+        assert [hit.score for hit in found] == pytest.approx(
+            [score for _, score in expected], abs=2e-5
+        )
+        assert found.total == 40
+        assert max(hit.score for hit in found) <= found.best + 1e-6
+
+
+def test_pages_put_together_are_one_long_answer(tmp_path: Path) -> None:
+    view, _ = made_up(tmp_path / "g")
+    query = make_queries(1)[0]
+    whole = [hit.id for hit in view.search(query, Page(top_k=40)).hits]
+    pages = [view.search(query, Page(top_k=9, offset=start)) for start in range(0, 50, 9)]
+    assert [hit.id for page in pages for hit in page] == whole
+    assert {page.total for page in pages} == {40}
+
+
+def test_filters_hold_and_are_counted(tmp_path: Path) -> None:
+    view, records = made_up(tmp_path / "g")
+    query = make_queries(1)[0]
+    for page, expected in (
+        (Page(top_k=50, where="year > 30"), {n for n in range(40) if n > 30}),
+        (Page(top_k=50, labels=("a",)), {n for n in range(40) if n % 3 == 0}),
+        (Page(top_k=50, labels=("a", "b"), where="year < 6"), {0, 1, 3, 4}),
+        (Page(top_k=50, labels=("none",)), set()),
+        (Page(top_k=50, where="label IS NULL"), {n for n in range(40) if n % 3 == 2}),
+    ):
+        for _ in range(2):  # the second time the answer was kept
+            found = view.search(query, page)
+            assert {hit.id for hit in found} == {f"i{n}" for n in expected}
+            assert found.total == len(expected)
+    assert view.label_counts == {"a": 14, "b": 13}
+    assert len(records) == len(view)
+
+
+def test_few_answers_are_kept(tmp_path: Path) -> None:
+    view, _ = made_up(tmp_path / "g")
+    for year in range(30):
+        view.remember(("key", year), lambda: 1)
+    assert len(view._kept) == 8
+    assert view.remember(("key", 29), lambda: 2) == 1
+
+
+def test_an_image_is_found_by_id_and_by_uri(tmp_path: Path) -> None:
+    view, records = made_up(tmp_path / "g")
+    for place, record in enumerate(records.values()):
+        assert view.find(record.id)[0] == place
+        assert view.find_uri(str(record.uri))[0] == place
+        assert view.record(place).id == record.id
+        assert view.find(record.id)[0] == place  # now from what is remembered
+    places = np.array([3, 0, 39])
+    for image, record in zip(view.glances(places), view.records(places), strict=True):
+        assert (image.id, image.label) == (record.id, record.label)
+        assert np.array_equal(image.code, record.code)
+    assert not view.glances(places[:0])
+    assert not view.records(places[:0])
+    with pytest.raises(UnknownNameError, match="There is no image 'I1'"):
+        view.find("I1")
+    with pytest.raises(UnknownNameError, match="Only images of the gallery"):
+        view.find_uri("/etc/passwd")
+
+
+def test_names_hold_after_deletion_and_replacement(tmp_path: Path) -> None:
+    made_up(tmp_path / "g")
+    store = make_store(tmp_path / "other")
+    store.put([make_record(f"i{n}", n) for n in range(20)])
+    store.delete([f"i{n}" for n in range(0, 20, 3)])
+    store.put([make_record("i4", 60), make_record("i40", 1)])
+    store.compact()
+    view = GalleryView(store, make_codebooks())
+    kept = {f"i{n}" for n in range(20) if n % 3} | {"i40"}
+    assert {view.record(place).id for place in range(len(view))} == kept
+    for name in kept:
+        place, _ = view.find(name)
+        assert view.record(place).id == name
+
+
+def test_nothing_changes_while_others_write(tmp_path: Path) -> None:
+    view, _ = made_up(tmp_path / "g")
+    query = make_queries(1)[0]
+    before = [hit.id for hit in view.search(query, Page(top_k=40)).hits]
+    store = GalleryStore.open(tmp_path / "g")
+    store.delete(before[:5])
+    store.put([make_record("new", 0)])
+    assert [hit.id for hit in view.search(query, Page(top_k=40)).hits] == before
+    with pytest.raises(UnknownNameError):
+        view.find("new")
+
+
+def test_a_search_by_id_is_the_one_of_the_library() -> None:
+    gallery = Gallery.open(shared_gallery(), device="cpu")
+    view = GalleryView(GalleryStore.open(shared_gallery()), gallery.model.codebooks)
+    for rerank in (0, 12):
+        for name in ids()[:4]:
+            place, _ = view.find(name)
+            query = view.query_of(view.record(place))
+            found = view.search(query, Page(top_k=5, rerank=rerank), leave_out=place)
+            expected = gallery.search_id(name, 5, rerank=rerank)
+            assert [hit.id for hit in found] == [hit.id for hit in expected]
+            assert [hit.score for hit in found] == pytest.approx([hit.score for hit in expected])
+            assert found.total == 23
+            assert max(hit.score for hit in found) <= found.best + 1e-5
+
+
+def test_what_the_gallery_refuses_is_refused_in_the_same_words(tmp_path: Path) -> None:
+    gallery = Gallery.open(shared_gallery(), device="cpu")
+    view = GalleryView(GalleryStore.open(shared_gallery()), gallery.model.codebooks)
+    query = view.query_of(view.record(0))
+    with pytest.raises(ConfigError) as ours:
+        view.search(query, Page(top_k=9, rerank=3))
+    with pytest.raises(ConfigError) as theirs:
+        gallery.search(query, 9, rerank=3)
+    assert str(ours.value) == str(theirs.value)
+    bare, _ = made_up(tmp_path / "g")
+    with pytest.raises(ConfigError, match=r"rerank=9 needs float embeddings.*keeps none"):
+        bare.search(make_queries(1)[0], Page(rerank=9))
+
+
+def test_an_empty_gallery_has_no_hits(tmp_path: Path) -> None:
+    view = GalleryView(make_store(tmp_path / "g"), make_codebooks())
+    found = view.search(make_queries(1)[0], Page())
+    assert (found.hits, found.total, len(view)) == ((), 0, 0)
+    assert view.columns == {"id": "string", "label": "string"}
+
+
+@pytest.mark.parametrize("norm", ["unit", "raw"])
+def test_reranking_equals_a_plain_loop(norm: QueryNorm) -> None:
+    vectors = np.random.default_rng(1).normal(size=(20, DIM)).astype(np.float16)
+    vectors[7] = vectors[3]  # a tie
+    records = [replace(make_record(str(i)), embedding=vectors[i]) for i in range(20)]
+    query = make_queries(1)[0]
+    order, scores = rerank_rows(query, records, make_codebooks(), norm=norm)
+    expected = []
+    for vector in vectors.astype(np.float64):
+        score = 0.0
+        for book in range(BOOKS):
+            part = slice(book * SUB_DIM, (book + 1) * SUB_DIM)
+            asked = query[part] / np.linalg.norm(query[part]) if norm == "unit" else query[part]
+            score += float(asked @ (vector[part] / np.linalg.norm(vector[part])))
+        expected.append(score)
+    np.testing.assert_allclose(scores, sorted(expected, reverse=True), rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(np.array(expected)[order], scores, rtol=1e-5, atol=1e-6)
+    places = order.tolist()
+    assert places.index(3) + 1 == places.index(7)
+
+
+def test_nothing_to_rerank() -> None:
+    order, scores = rerank_rows(make_queries(1)[0], [], make_codebooks(), norm="unit")
+    assert len(order) == len(scores) == 0
