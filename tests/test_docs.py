@@ -120,7 +120,7 @@ def test_commands_and_options_exist(page: Path) -> None:
     group = typer.main.get_command(app)
     for words in _commands(page):
         assert words[0] in COMMANDS, f"phpq {words[0]}"
-        command = group.commands[words[0]]  # type: ignore[attr-defined]
+        command = group.get_command(None, words[0])  # type: ignore[attr-defined]
         if words[1:2] and words[1] in getattr(command, "commands", {}):
             command = command.commands[words[1]]
         known = {name for parameter in command.params for name in parameter.opts}

@@ -7,10 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from phpq.config import RunConfig, override
+from phpq.config import RECIPES, RunConfig, override
 from phpq.errors import ConfigError
 from phpq.recipes import (
-    RECIPES,
     absolute_weights,
     classifier_config,
     default_weights,
@@ -18,11 +17,6 @@ from phpq.recipes import (
     remaining_config,
     resolve_config,
 )
-
-
-def test_names_and_titles_are_their_own() -> None:
-    assert all(name == recipe.name for name, recipe in RECIPES.items())
-    assert len({recipe.title for recipe in RECIPES.values()}) == len(RECIPES)
 
 
 @pytest.mark.parametrize("name", RECIPES)

@@ -38,7 +38,7 @@ def part_of(kind: type[Part], method: str, *assignments: str, classes: int = CLA
     """Return a class that methods share, alone, as if it were `method`."""
     whole = build_method(hashing_config(method, *assignments), classes)
     torch.manual_seed(0)
-    return kind(whole.setup, whole.options)
+    return kind(whole.setup)
 
 
 def random_batch(*, seed: int = 0, spread: float = 1.0) -> tuple[Tensor, Tensor]:

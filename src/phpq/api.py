@@ -48,7 +48,7 @@ def train(  # noqa: PLR0913  every way to say what is to be learned, by name
     Args:
         source: What `open_dataset` takes: a folder of class folders, a CSV or Parquet table, a
             benchmark, "plumage"; or a `Dataset`. May be left out to resume.
-        method: One of `phpq.recipes.RECIPES`, with its settings: "phpq" by default, or one that it
+        method: One of `phpq.config.RECIPES`, with its settings: "phpq" by default, or one that it
             is compared with, as "itq" or "hashnet". Not together with `config`.
         bits: Length of a code; None takes the config's, 32 by default.
         out: The run folder, new or empty; by default `runs/<name of the data set>-<bits>`.

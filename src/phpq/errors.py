@@ -1,16 +1,4 @@
-"""The exception tree. A message says what was seen, what is allowed and what to do next.
-
-PhpqError
-├── ConfigError (ValueError)        a setting, or a combination of settings, that cannot work
-├── UnknownNameError (LookupError)  a name that is in no table; the message lists the known ones
-├── DataError (ValueError)          a data set that cannot be used as it stands
-│   └── BadImageError               one image that cannot be read, named
-├── FormatError (ValueError)        a file that is damaged, or not what it should be
-├── ShapeError (ValueError)         an array of the wrong shape or type at a public door
-├── NotTrainedError (RuntimeError)  a model or a run that is not ready for what was asked
-├── DivergedError (RuntimeError)    a training whose loss or weights are no longer finite
-├── DownloadError (RuntimeError)    a download that failed or whose checksum is wrong
-└── MissingExtraError (ImportError) an optional package that is not installed
+"""Our errors, by cause. A message says what was seen, what is allowed and what to do next.
 
 The command line turns any of them into one message on stderr and exit code 2; a server into a 4xx.
 """
@@ -30,7 +18,7 @@ class ConfigError(PhpqError, ValueError):
 
 
 class UnknownNameError(PhpqError, LookupError):
-    """A name that is in no table."""
+    """A name that is in no table; the message lists the known ones."""
 
 
 class DataError(PhpqError, ValueError):
@@ -38,7 +26,7 @@ class DataError(PhpqError, ValueError):
 
 
 class BadImageError(DataError):
-    """One image that cannot be read."""
+    """One image that cannot be read, named."""
 
 
 class FormatError(PhpqError, ValueError):
@@ -46,7 +34,7 @@ class FormatError(PhpqError, ValueError):
 
 
 class ShapeError(PhpqError, ValueError):
-    """An array of the wrong shape or type."""
+    """An array of the wrong shape or type at a public door."""
 
 
 class NotTrainedError(PhpqError, RuntimeError):
@@ -66,15 +54,8 @@ class MissingExtraError(PhpqError, ImportError):
 
 
 def unknown_name(kind: str, name: str, known: Iterable[str]) -> UnknownNameError:
-    """Build the error for a name that is in no table, with the nearest known name.
-
-    Args:
-        kind: What the name should have named, as in "pooling".
-        name: What was given.
-        known: Every name that would have been accepted.
-    """
-    names = sorted(known)
-    return UnknownNameError(f"Unknown {kind} {name!r}. {nearest_hint(name, names)}")
+    """Build the error for a name of some `kind`, as in "pooling", with the nearest known name."""
+    return UnknownNameError(f"Unknown {kind} {name!r}. {nearest_hint(name, sorted(known))}")
 
 
 def nearest_hint(name: str, known: Iterable[str]) -> str:

@@ -21,16 +21,6 @@ from phpq.config import (
 )
 from phpq.errors import ConfigError, nearest_hint
 
-__all__ = [
-    "RECIPES",
-    "absolute_weights",
-    "classifier_config",
-    "default_weights",
-    "drawn_settings",
-    "remaining_config",
-    "resolve_config",
-]
-
 # Drawn birds are learned from nothing by timm's smallest ResNet; whole views, since crops of such
 # small pictures lose the marks that tell species apart.
 _DRAWN = (
@@ -116,10 +106,7 @@ def classifier_config(config: RunConfig) -> RunConfig | None:
         return None
     usual, asked = TrainingConfig(), config.training
     training = replace(
-        asked,
-        epochs=epochs,
-        sampler=usual.sampler,
-        images_per_class=usual.images_per_class,
+        asked, epochs=epochs, sampler=usual.sampler, images_per_class=usual.images_per_class
     )
     # A shallow method that is never fitted is a classifier over pooled features.
     method = MethodConfig(name="lsh", features="finetuned")

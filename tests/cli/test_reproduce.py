@@ -7,7 +7,7 @@ import pytest
 from benchmark_layouts import write_dogs120
 from command_line import phpq, refused
 from made_up_grids import BIRDS, TINY
-from phpq.recipes import RECIPES
+from phpq.config import RECIPES
 from phpq.reproduce.store import Store
 
 SETTINGS: tuple[str, ...] = tuple(word for text in TINY for word in ("--set", text))

@@ -74,6 +74,11 @@ STAGES = (DataConfig, LossConfig, MethodConfig, ModelConfig, QuantizerConfig, Tr
             {"sampler": "classes", "batch_size": 10, "images_per_class": 4},
             "a divisor of the batch size",
         ),
+        (
+            TrainingConfig,
+            {"sampler": "classes", "images_per_class": 0},
+            "training.images_per_class=0 is not allowed: it must be at least 1.",
+        ),
     ],
 )
 def test_values_that_cannot_work_are_refused(

@@ -221,7 +221,7 @@ class Hashing(Method):
 
     def __init__(self) -> None:
         setup = tiny_network().setup
-        super().__init__(setup, None)
+        super().__init__(setup)
         self.backbone = setup.build_backbone()
 
     def embed(self, images: Tensor, *, mirrored: bool = False) -> Tensor:

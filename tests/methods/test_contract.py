@@ -10,13 +10,12 @@ import pytest
 import torch
 
 import phpq
-from phpq.config import RunConfig, override, to_dict
+from phpq.config import RECIPES, RunConfig, override, to_dict
 from phpq.errors import ConfigError
 from phpq.evaluation import LabelledEmbeddings, evaluate_codes
 from phpq.index import CodeIndex
 from phpq.model import Model, build_method
 from phpq.model.checkpoint import ModelCard
-from phpq.recipes import RECIPES
 from phpq.training import Reporter, Trainer
 from reference import scan_codes
 from tiny_runs import CLASSES, TINY, colours, tiny_birds, tiny_config, tiny_train

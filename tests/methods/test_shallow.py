@@ -11,12 +11,13 @@ import pytest
 import torch
 
 from phpq.errors import ConfigError, NotTrainedError, ShapeError
-from phpq.methods.shallow import ShallowHashing, ShallowMethod, check_rank, principal_axes
+from phpq.methods.shallow import ShallowHashing, ShallowMethod, principal_axes
 from phpq.model import build_method, load
 from phpq.model.method import TrainingSet
 from phpq.model.weights import read_safetensors, write_safetensors
 from reference import cross_entropy_loop, linear_loop
 from shallow_features import CHANNELS, codes_of, made_up_features, shallow, unit_features
+from tiny_hashing import BITS, part_of
 from tiny_runs import CLASSES, SIDE, tiny_config, tiny_train
 
 NAMES = ("lsh", "sh", "pq", "itq", "opq")
@@ -222,10 +223,11 @@ def test_axes_beyond_the_rank_are_zero() -> None:
 
 
 def test_too_few_directions_are_named() -> None:
-    check_rank("sh", bits=16, rank=16, of="30 images")
+    method = part_of(ShallowHashing, "sh")
+    method.check_rank(BITS, of="30 images")
     message = r"'sh' with bits=16 .* features of 30 images have 15\. Use fewer bits"
     with pytest.raises(ConfigError, match=message):
-        check_rank("sh", bits=16, rank=15, of="30 images")
+        method.check_rank(BITS - 1, of="30 images")
 
 
 def test_a_feature_at_the_mean_has_a_code() -> None:

@@ -9,9 +9,8 @@ import pytest
 
 from benchmark_layouts import write_cub200, write_dogs120
 from made_up_grids import BIRDS, tiny_plan, tiny_subject
-from phpq.config import override, to_dict
+from phpq.config import RECIPES, override, to_dict
 from phpq.errors import ConfigError
-from phpq.recipes import RECIPES
 from phpq.reproduce.grid import (
     GridPlan,
     identify_weights,

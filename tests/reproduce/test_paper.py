@@ -2,8 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from phpq.config import RunConfig
-from phpq.recipes import RECIPES
+from phpq.config import RECIPES, RunConfig
 from phpq.reproduce.paper import BITS, PAPER
 from phpq.reproduce.rows import rows_of
 

@@ -2,9 +2,8 @@ from __future__ import annotations
 
 import pytest
 
-from phpq.config import RunConfig, override
+from phpq.config import RECIPES, RunConfig, override
 from phpq.errors import PhpqError
-from phpq.recipes import RECIPES
 from phpq.reproduce.rows import (
     FIGURES,
     TABLES,

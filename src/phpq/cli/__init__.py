@@ -1,53 +1,32 @@
-"""The command `phpq`: one small file a command, imported when the command is used.
+"""The command `phpq`: one file per command, imported when the command is used.
 
-A mistake that the user can mend (any `PhpqError`) is one message on stderr and exit code 2; Ctrl-C
+A mistake that the user can fix (any `PhpqError`) is one message on stderr and exit code 2; Ctrl-C
 is exit code 130; anything else is our own mistake and keeps its traceback.
 """
 
 from __future__ import annotations
 
 import importlib
-from collections.abc import Iterator, Mapping
 from typing import Annotated, Any
 
 import typer
 from typer.core import TyperGroup
 
-COMMANDS = {
-    "demo": "phpq.cli.demo:demo",
-    "train": "phpq.cli.train:train",
-    "evaluate": "phpq.cli.evaluate:evaluate",
-    "index": "phpq.cli.index:index",
-    "search": "phpq.cli.search:search",
-    "serve": "phpq.cli.serve:serve",
-    "gallery": "phpq.cli.gallery:gallery",
-    "advise": "phpq.cli.advise:advise",
-    "download": "phpq.cli.download:download",
-    "info": "phpq.cli.info:info",
-    "export": "phpq.cli.export:export",
-    "reproduce": "phpq.cli.reproduce:reproduce",
-}
-
-
-class _LazyCommands(Mapping[str, Any]):
-    """The commands by name; a module is imported when its command is asked for."""
-
-    def __getitem__(self, name: str) -> Any:
-        module, _, attribute = COMMANDS[name].partition(":")
-        target = getattr(importlib.import_module(module), attribute)
-        if isinstance(target, typer.Typer):  # a command with commands of its own
-            group = typer.main.get_command(target)
-            group.name = name
-            return group
-        command = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
-        command.command(name)(target)
-        return typer.main.get_command(command)
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(COMMANDS)
-
-    def __len__(self) -> int:
-        return len(COMMANDS)
+# Each is the function of its name, or the group, in the module of its name.
+COMMANDS = (
+    "demo",
+    "train",
+    "evaluate",
+    "index",
+    "search",
+    "serve",
+    "gallery",
+    "advise",
+    "download",
+    "info",
+    "export",
+    "reproduce",
+)
 
 
 class _Group(TyperGroup):
@@ -55,11 +34,20 @@ class _Group(TyperGroup):
 
     def __init__(self, **settings: Any) -> None:
         super().__init__(**settings)
-        self.commands: Any = _LazyCommands()
+        self.commands: Any = dict.fromkeys(COMMANDS)  # the names, for help and for hints
 
-    def list_commands(self, ctx: Any) -> list[str]:
-        """Return the names, as the help shows them."""
-        return list(COMMANDS)
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:
+        """Import the module of a command and return the command; None for an unknown name."""
+        if cmd_name not in COMMANDS:
+            return None
+        target = getattr(importlib.import_module(f"phpq.cli.{cmd_name}"), cmd_name)
+        if not isinstance(target, typer.Typer):
+            command = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
+            command.command(cmd_name)(target)
+            return typer.main.get_command(command)
+        group = typer.main.get_command(target)  # a command with commands of its own
+        group.name = cmd_name
+        return group
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Read the words of the command line."""

@@ -50,15 +50,14 @@ def _print(result: DemoResult) -> None:
     table.add_column("search over")
     for bits in sorted(result.evaluations):
         table.add_column(f"{bits} bits", justify="right")
-    evaluations = [one for _, one in sorted(result.evaluations.items())]
-    ways = {
-        "PHPQ codes": [one.codes for one in evaluations],
-        "post-hoc PQ": [one.posthoc_pq for one in evaluations],
-        "float search": [one.float_search for one in evaluations],
-    }
-    for name, scores in ways.items():
+    found = [one for _, one in sorted(result.evaluations.items())]
+    maps = [
+        (e.codes.map_percent, e.posthoc_pq.map_percent, e.float_search.map_percent) for e in found
+    ]
+    names = ("PHPQ codes", "post-hoc PQ", "float search")
+    for name, *values in zip(names, *maps, strict=True):
         style = "bold" if name == "PHPQ codes" else None
-        table.add_row(name, *(f"{score.map_percent:.2f}" for score in scores), style=style)
+        table.add_row(name, *(f"{value:.2f}" for value in values), style=style)
     results().print(table)
     print_facts(
         (

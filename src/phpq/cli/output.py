@@ -65,11 +65,7 @@ def print_facts(rows: Sequence[tuple[str, str]]) -> None:
 
 @contextmanager
 def progress_bars(*, in_bytes: bool = False) -> Iterator[Progress]:
-    """Show a bar for each thing that is done, on stderr, until all is done.
-
-    Args:
-        in_bytes: Count bytes, with their speed, rather than pieces.
-    """
+    """Show a bar for each thing that is done, on stderr; `in_bytes` also shows a speed."""
     from rich import progress
 
     console = messages()

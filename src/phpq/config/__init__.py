@@ -14,6 +14,8 @@ from phpq.config.stages import (
     QuantizerConfig,
     RunConfig,
     TrainingConfig,
+    in_range,
+    option,
     with_bits,
 )
 
@@ -28,6 +30,8 @@ __all__ = [
     "Recipe",
     "RunConfig",
     "TrainingConfig",
+    "in_range",
+    "option",
     "override",
     "parse",
     "read_toml",

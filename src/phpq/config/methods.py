@@ -30,85 +30,45 @@ _LIGHTER = "ResNet-18 for ResNet-50, and a light block for each part"
 
 @dataclass(frozen=True, slots=True)
 class Recipe:
-    """A method of the comparison.
+    """A method of the comparison: the class `title` of the module `phpq.methods.name`."""
 
-    Attributes:
-        name: As in `method.name`.
-        title: As in the paper's tables.
-        kind: Group in the table: shallow, deep, fine-grained, or later than the paper.
-        place: Module and class, loaded when the method is built.
-        settings: Texts such as "training.sampler=classes".
-        reconstruction: Why it is our reconstruction; empty where public text or code was followed.
-        learned_database: Whether it also learns codes of the gallery from its labels.
-        cost: Time of a training, in trainings of plain hashing; only the order of work uses it.
-        needs: Packages without which it cannot be fitted.
-    """
+    name: str  # as in `method.name`
+    title: str  # as in the paper's tables
+    kind: Kind  # group in the table
+    settings: tuple[str, ...] = ()  # texts such as "training.sampler=classes"
+    reconstruction: str = ""  # why it is ours; empty where public text or code was followed
+    learned_database: bool = False  # whether it also learns codes of the gallery from its labels
+    cost: float = 1.0  # time of a training, in those of plain hashing; only orders the work
+    needs: tuple[str, ...] = ()  # packages without which it cannot be fitted
 
-    name: str
-    title: str
-    kind: Kind
-    place: str
-    settings: tuple[str, ...] = ()
-    reconstruction: str = ""
-    learned_database: bool = False
-    cost: float = 1.0
-    needs: tuple[str, ...] = ()
+    @property
+    def place(self) -> str:
+        """Module and class, loaded when the method is built."""
+        ours = self.name == "phpq"
+        return "phpq.model.network:Network" if ours else f"phpq.methods.{self.name}:{self.title}"
 
 
 _TABLE = (
-    Recipe("lsh", "LSH", "shallow", "phpq.methods.lsh:LSH"),
-    Recipe("sh", "SH", "shallow", "phpq.methods.sh:SpectralHashing"),
-    Recipe("pq", "PQ", "shallow", "phpq.methods.pq:PQ", needs=("faiss",)),
-    Recipe("itq", "ITQ", "shallow", "phpq.methods.itq:ITQ"),
-    Recipe("opq", "OPQ", "shallow", "phpq.methods.opq:OPQ", needs=("faiss",)),
-    Recipe("dpsh", "DPSH", "deep", "phpq.methods.dpsh:DPSH", _BY_CLASSES),
-    Recipe("dth", "DTH", "deep", "phpq.methods.dth:DTH", _BY_CLASSES),
-    Recipe("dsh", "DSH", "deep", "phpq.methods.dsh:DSH", (*_BY_CLASSES, *_DSH)),
-    Recipe("hashnet", "HashNet", "deep", "phpq.methods.hashnet:HashNet", _BY_CLASSES),
-    Recipe("adsh", "ADSH", "deep", "phpq.methods.adsh:ADSH", _FINE_TUNED, learned_database=True),
+    Recipe("lsh", "LSH", "shallow"),
+    Recipe("sh", "SH", "shallow"),
+    Recipe("pq", "PQ", "shallow", needs=("faiss",)),
+    Recipe("itq", "ITQ", "shallow"),
+    Recipe("opq", "OPQ", "shallow", needs=("faiss",)),
+    Recipe("dpsh", "DPSH", "deep", _BY_CLASSES),
+    Recipe("dth", "DTH", "deep", _BY_CLASSES),
+    Recipe("dsh", "DSH", "deep", (*_BY_CLASSES, *_DSH)),
+    Recipe("hashnet", "HashNet", "deep", _BY_CLASSES),
+    Recipe("adsh", "ADSH", "deep", _FINE_TUNED, learned_database=True),
+    Recipe("pqn", "PQN", "deep", (*_BY_CLASSES, *_PQN), _FROM_MEMORY, cost=1.1),
+    Recipe("fph", "FPH", "fine-grained", _BY_CLASSES, _NOT_PUBLIC, cost=1.1),
+    Recipe("srlh", "SRLH", "fine-grained", (*_BY_CLASSES, *_SRLH), _NOT_PUBLIC, cost=1.9),
     Recipe(
-        "pqn",
-        "PQN",
-        "deep",
-        "phpq.methods.pqn:PQN",
-        (*_BY_CLASSES, *_PQN),
-        _FROM_MEMORY,
-        cost=1.1,
+        "exchnet", "ExchNet", "fine-grained", _FINE_TUNED, _LIGHTER, learned_database=True, cost=1.1
     ),
-    Recipe(
-        "fph", "FPH", "fine-grained", "phpq.methods.fph:FPH", _BY_CLASSES, _NOT_PUBLIC, cost=1.1
-    ),
-    Recipe(
-        "srlh",
-        "SRLH",
-        "fine-grained",
-        "phpq.methods.srlh:SRLH",
-        (*_BY_CLASSES, *_SRLH),
-        _NOT_PUBLIC,
-        cost=1.9,
-    ),
-    Recipe(
-        "exchnet",
-        "ExchNet",
-        "fine-grained",
-        "phpq.methods.exchnet:ExchNet",
-        _FINE_TUNED,
-        _LIGHTER,
-        learned_database=True,
-        cost=1.1,
-    ),
-    Recipe(
-        "cfh",
-        "CFH",
-        "fine-grained",
-        "phpq.methods.cfh:CFH",
-        (*_BY_CLASSES, *_CFH),
-        _NOT_PUBLIC,
-        cost=1.4,
-    ),
-    Recipe("orthohash", "OrthoHash", "later", "phpq.methods.orthohash:OrthoHash", _FINE_TUNED),
-    Recipe("csq", "CSQ", "later", "phpq.methods.csq:CSQ", _FINE_TUNED),
-    Recipe("phpq", "PHPQ", "fine-grained", "phpq.model.network:Network", cost=1.7),
+    Recipe("cfh", "CFH", "fine-grained", (*_BY_CLASSES, *_CFH), _NOT_PUBLIC, cost=1.4),
+    Recipe("orthohash", "OrthoHash", "later", _FINE_TUNED),
+    Recipe("csq", "CSQ", "later", _FINE_TUNED),
+    Recipe("phpq", "PHPQ", "fine-grained", cost=1.7),
 )
 
 RECIPES: dict[str, Recipe] = {recipe.name: recipe for recipe in _TABLE}

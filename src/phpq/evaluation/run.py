@@ -18,7 +18,7 @@ import numpy as np
 
 from phpq._version import __version__
 from phpq.codes import CodeArray
-from phpq.config import to_dict
+from phpq.config import RECIPES, to_dict
 from phpq.data import Dataset, SkippedImage, hold_out
 from phpq.errors import ConfigError
 from phpq.evaluation.coded import FOLDER as FOLDER
@@ -31,7 +31,6 @@ from phpq.evaluation.protocol import evaluate_codes, evaluate_float, evaluate_po
 from phpq.evaluation.timing import SearchTiming, time_search
 from phpq.files import write_json
 from phpq.index import CodeIndex
-from phpq.recipes import RECIPES
 from phpq.report.pictures import draw_hits, hit_rows, spread_queries
 
 if TYPE_CHECKING:

@@ -10,33 +10,20 @@ V ("learned") or, like any other method's, by codes of the network ("encoded").
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from torch import Tensor
 
+from phpq.config import option
 from phpq.methods.asymmetric import AsymmetricHashing
-from phpq.model.method import MethodSetup, option
-
-
-@dataclass(frozen=True, slots=True)
-class ADSHOptions:
-    """Numbers of the method."""
-
-    gamma: float = option(0.2, "0 or more")  # weight of the mean squared distance of u from v
 
 
 class ADSH(AsymmetricHashing):
     """Asymmetric deep supervised hashing."""
 
     terms = ("similarity", "quantization")
-    option_type = ADSHOptions
-
-    def __init__(self, setup: MethodSetup, options: ADSHOptions) -> None:
-        super().__init__(setup, options)
-        self.gamma = options.gamma
+    gamma: float = option(0.2, "0 or more")  # weight of the mean squared distance of u from v
 
     def loss(self, outputs: Tensor, labels: Tensor, rows: Tensor) -> tuple[Tensor, ...]:
         """Return the error of all similarities to the batch, and the distance to its codes."""
         similarity = self.similarity_loss(outputs, labels, rows)
-        distance = self.code_distance(outputs, rows)
+        distance = (self.database[rows] - outputs).square().mean()
         return similarity + self.gamma * distance, similarity, distance

@@ -13,8 +13,7 @@ size; a published weight of 200 is gamma = 0.2 at 32 bits and 30 images per clas
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any, cast
+from typing import cast
 
 import torch
 from torch import Tensor, nn
@@ -27,31 +26,17 @@ from phpq.model.method import EpochChange, MethodSetup, TrainingSet
 DESCRIPTOR_LENGTH = 8.0  # of a centred descriptor, whatever its width
 
 
-@dataclass(frozen=True, slots=True)
 class Similarity:
-    """S of all pairs of a training set, known from its labels alone.
+    """S of all pairs of a training set, known from its labels (N,) int64 alone."""
 
-    Attributes:
-        labels: (N,) int64.
-        num_classes: Classes, numbered from 0.
-        contrast: r, such that S is -r between classes and sums to zero.
-        energy: Mean over i of sum_j S_ij^2.
-    """
-
-    labels: Tensor
-    num_classes: int
-    contrast: float
-    energy: float
-
-    @classmethod
-    def of(cls, labels: Tensor, num_classes: int) -> Similarity:
-        """Count the pairs of labels (N,) int64."""
+    def __init__(self, labels: Tensor, num_classes: int) -> None:
         sizes = torch.bincount(labels, minlength=num_classes).double()
         similar = float(sizes.square().sum())
         different = max(float(len(labels)) ** 2 - similar, 1.0)  # a single class has none
-        contrast = similar / different
-        energy = (similar + contrast**2 * different) / len(labels)
-        return cls(labels, num_classes, contrast, energy)
+        self.labels, self.num_classes = labels, num_classes
+        self.contrast = similar / different  # r, such that S sums to zero
+        # Mean over i of sum_j S_ij^2.
+        self.energy = (similar + self.contrast**2 * different) / len(labels)
 
     def rows(self, labels: Tensor) -> Tensor:
         """Return S (B, N) float32 of a batch's labels (B,) against the training set."""
@@ -68,11 +53,7 @@ class Similarity:
 def update_codes(codes: Tensor, outputs: Tensor, similarity: Similarity, *, gamma: float) -> None:
     """Minimise L over V in place, one bit of all images after the other; L never rises.
 
-    Args:
-        codes: V (N, bits) float32 of -1 and +1.
-        outputs: u (N, bits) float32 of all training images.
-        similarity: S.
-        gamma: Weight of the distance between u and v.
+    `codes` is V (N, bits) float32 of -1 and +1, `outputs` the u (N, bits) of all training images.
     """
     bits = codes.shape[1]
     gram = outputs.T @ outputs
@@ -95,6 +76,7 @@ class AsymmetricHashing(HashingMethod):
     uncentred, one step of Adam moves all u together by more than that, and V follows.
     """
 
+    bounded = True
     centred = False  # S itself is centred: outputs of unit variance only overshoot it
     gamma: float  # weight of the distance between u and v; 0 leaves it out
     similarity: Similarity
@@ -102,8 +84,8 @@ class AsymmetricHashing(HashingMethod):
     database: Tensor  # V (N, bits) float32 of -1 and +1
     started = False
 
-    def __init__(self, setup: MethodSetup, options: Any) -> None:
-        super().__init__(setup, options)
+    def __init__(self, setup: MethodSetup) -> None:
+        super().__init__(setup)
         self.norm = nn.BatchNorm1d(self.descriptor_dim, affine=False)
 
     def standardise(self, descriptors: Tensor) -> Tensor:
@@ -121,7 +103,7 @@ class AsymmetricHashing(HashingMethod):
         Public implementations start from zeros, which give the network nothing to learn from, or
         from noise per image.
         """
-        self.similarity = Similarity.of(training.labels, training.num_classes)
+        self.similarity = Similarity(training.labels, training.num_classes)
         device = training.labels.device
         self.outputs = torch.zeros(len(training.labels), self.bits, device=device)
         generator = torch.Generator().manual_seed(training.seed)
@@ -144,16 +126,8 @@ class AsymmetricHashing(HashingMethod):
         """Return V packed, (N, bits / 8) uint8."""
         return pack_signs(self.database.cpu().numpy()) if self.started else None
 
-    def squash(self, outputs: Tensor) -> Tensor:
-        """Bound the outputs by tanh."""
-        return outputs.tanh()
-
     def similarity_loss(self, outputs: Tensor, labels: Tensor, rows: Tensor) -> Tensor:
         """Keep the batch's u (B, bits), and return the first term of L, over the batch."""
         self.outputs.index_copy_(0, rows, outputs.detach())
         errors = outputs @ self.database.T / self.bits - self.similarity.rows(labels)
         return errors.square().sum(1).mean() / self.similarity.energy
-
-    def code_distance(self, outputs: Tensor, rows: Tensor) -> Tensor:
-        """Return mean (v - u)^2 of a batch."""
-        return (self.database[rows] - outputs).square().mean()

@@ -8,45 +8,34 @@ each place of the last stage,
 
 where c is the label while learning and, for want of one, the likeliest class in search. E is also
 the classifier of mean F, so that there is a likeliest class. The loss of b is that of
-`phpq.methods.classified`.
+`ClassifiedHashing`.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import cast
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from phpq.methods.classified import ClassifiedHashing, CodeOptions
-from phpq.model.method import Learned, MethodSetup, option, pack_bits
-
-
-@dataclass(frozen=True, slots=True)
-class CFHOptions(CodeOptions):
-    """Numbers of the method, besides those of its loss."""
-
-    focus: float = option(10.0, "0 or more")  # s, how sharply a class looks at what resembles it
-    semantics: float = option(1.0, "0 or more")  # weight of learning the class embeddings
+from phpq.config import option
+from phpq.methods.hashing import ClassifiedHashing
+from phpq.model.method import Learned, MethodSetup, pack_bits
 
 
 class CFH(ClassifiedHashing):
     """Codes of the region that a class points at, and of the whole image."""
 
+    views = 2  # region and image
     terms = ("classification", "triplet", "quantization", "semantics")
-    option_type = CFHOptions
-    options: CFHOptions
+    focus: float = option(10.0, "0 or more")  # s, how sharply a class looks at what resembles it
+    # Weight of learning the class embeddings.
+    semantics_weight: float = option(1.0, "0 or more", name="semantics")
 
-    def __init__(self, setup: MethodSetup, options: CFHOptions) -> None:
-        super().__init__(setup, options)
+    def __init__(self, setup: MethodSetup) -> None:
+        super().__init__(setup)
         self.semantics = nn.Linear(self.backbone.channels[-1], setup.num_classes)
-
-    @property
-    def descriptor_dim(self) -> int:
-        """Length of region and image together."""
-        return 2 * self.backbone.channels[-1]
 
     def extract(self, images: Tensor) -> Tensor:
         """Return the features F of every place, (B, C, h * w) float32."""
@@ -61,7 +50,7 @@ class CFH(ClassifiedHashing):
         """Return A (B, h * w), which sums to 1, of F as classes (B,) int64 look at it."""
         embeddings = F.normalize(self.semantics.weight[classes])
         cosines = (embeddings[:, None] @ F.normalize(features, dim=1)).squeeze(1)
-        return (self.options.focus * cosines).softmax(1)
+        return (self.focus * cosines).softmax(1)
 
     def code(self, features: Tensor, classes: Tensor) -> Tensor:
         """Return b (B, bits) of F as classes (B,) look at it."""
@@ -72,10 +61,9 @@ class CFH(ClassifiedHashing):
         """Learn the code of the labelled class, and which class that is."""
         outputs = self.code(extracted, labels)
         total, *parts = self.loss(outputs, labels, rows)
-        semantics = F.cross_entropy(
-            self.class_scores(extracted), labels, label_smoothing=self.options.smoothing
-        )
-        total = total + self.options.semantics * semantics
+        scores, smoothing = self.class_scores(extracted), self.smoothing
+        semantics = F.cross_entropy(scores, labels, label_smoothing=smoothing)
+        total = total + self.semantics_weight * semantics
         return Learned(total, (*parts, semantics), pack_bits(outputs))
 
     def bit_values(self, images: Tensor) -> Tensor:

@@ -9,9 +9,6 @@ of 16 bits hold near twins, whose classes no network could tell apart.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import cast
-
 import numpy as np
 import torch
 import torch.nn.functional as F
@@ -19,47 +16,36 @@ from scipy.linalg import hadamard
 from torch import Tensor
 
 from phpq.codes import FloatArray
+from phpq.config import option
 from phpq.methods.hashing import HashingMethod, quantization_gap
-from phpq.model.method import MethodSetup, option
+from phpq.model.method import MethodSetup
 
 CENTRE_SEED = 7  # the centres are part of the method, not of the run
 DRAWS_PER_CENTRE = 64  # random codes among which the centres are chosen
-
-
-@dataclass(frozen=True, slots=True)
-class CSQOptions:
-    """Numbers of the method."""
-
-    quantization: float = option(1e-4, "0 or more")  # lambda, weight of the mean (|tanh(u)| - 1)^2
 
 
 class CSQ(HashingMethod):
     """Codes that match the centre of their class bit by bit."""
 
     terms = ("centre", "quantization")
-    option_type = CSQOptions
-    options: CSQOptions
+    quantization: float = option(1e-4, "0 or more")  # lambda, weight of the mean (|tanh(u)| - 1)^2
+    centres: Tensor  # (classes, bits) float32 of -1 and +1
 
-    def __init__(self, setup: MethodSetup, options: CSQOptions) -> None:
-        super().__init__(setup, options)
+    def __init__(self, setup: MethodSetup) -> None:
+        super().__init__(setup)
         centres = torch.from_numpy(hash_centres(setup.num_classes, self.bits))
         self.register_buffer("centres", centres, persistent=False)
 
     def loss(self, outputs: Tensor, labels: Tensor, rows: Tensor) -> tuple[Tensor, ...]:
         """Classify every bit; (tanh(u) + 1) / 2 is the sigmoid of 2 u, stable for large u."""
-        wanted = (cast(Tensor, self.centres)[labels] + 1) / 2
+        wanted = (self.centres[labels] + 1) / 2
         centre = F.binary_cross_entropy_with_logits(2 * outputs, wanted)
         gap = quantization_gap(outputs.tanh())
-        return centre + self.options.quantization * gap, centre, gap
+        return centre + self.quantization * gap, centre, gap
 
 
 def hash_centres(num_classes: int, bits: int) -> FloatArray:
-    """Return centres (num_classes, bits) float32 of -1 and +1, far from each other.
-
-    Args:
-        num_classes: How many.
-        bits: Length, even.
-    """
+    """Return centres (num_classes, bits) float32 of -1 and +1, far from each other; bits even."""
     if bits & (bits - 1) == 0 and num_classes <= 2 * bits:
         rows = hadamard(bits)
         return np.concatenate([rows, -rows])[:num_classes].astype(np.float32)

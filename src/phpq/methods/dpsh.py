@@ -10,11 +10,10 @@ on CUB); the terms are means over pairs and bits.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import torch
 from torch import Tensor
 
+from phpq.config import option
 from phpq.methods.hashing import (
     HashingMethod,
     balanced_mean,
@@ -22,23 +21,15 @@ from phpq.methods.hashing import (
     quantization_gap,
     similar_pairs,
 )
-from phpq.model.method import TrainingSet, option
-
-
-@dataclass(frozen=True, slots=True)
-class DPSHOptions:
-    """Numbers of the method."""
-
-    scale: float = option(8.0, "above 0")  # Theta of equal codes: a = scale / bits
-    quantization: float = option(0.1, "0 or more")  # eta, weight of the mean (|u| - 1)^2
+from phpq.model.method import TrainingSet
 
 
 class DPSH(HashingMethod):
     """Codes whose inner products say how likely two images share a class."""
 
     terms = ("likelihood", "quantization")
-    option_type = DPSHOptions
-    options: DPSHOptions
+    scale: float = option(8.0, "above 0")  # Theta of equal codes: a = scale / bits
+    quantization: float = option(0.1, "0 or more")  # eta, weight of the mean (|u| - 1)^2
     outputs: Tensor  # (N, bits) float32: the last u of every training image, 0 before its first
     labels: Tensor  # (N,) int64
 
@@ -55,13 +46,10 @@ class DPSH(HashingMethod):
         """Refresh the batch's rows of the buffer, then compare the batch with all of it."""
         self.outputs.index_copy_(0, rows, outputs.detach())
         similar = similar_pairs(labels, self.labels)
-        theta = self.options.scale / self.bits * (outputs @ self.outputs.T)
-        likelihood = balanced_mean(pair_likelihood(theta, similar), similar, self._counted(rows))
-        gap = quantization_gap(outputs)
-        return likelihood + self.options.quantization * gap, likelihood, gap
-
-    def _counted(self, rows: Tensor) -> Tensor:
-        """Return (B, N) float32: 1 for filled rows of other images than the image itself."""
+        theta = self.scale / self.bits * (outputs @ self.outputs.T)
         filled = self.outputs.abs().amax(1) > 0
         others = rows[:, None] != torch.arange(len(self.labels), device=rows.device)[None, :]
-        return (filled[None, :] & others).float()
+        counted = (filled[None, :] & others).float()
+        likelihood = balanced_mean(pair_likelihood(theta, similar), similar, counted)
+        gap = quantization_gap(outputs)
+        return likelihood + self.quantization * gap, likelihood, gap

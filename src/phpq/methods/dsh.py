@@ -8,11 +8,10 @@ dissimilar, while equal weights leave few distinct codes.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import torch.nn.functional as F
 from torch import Tensor
 
+from phpq.config import option
 from phpq.methods.hashing import (
     HashingMethod,
     balanced_mean,
@@ -20,35 +19,23 @@ from phpq.methods.hashing import (
     similar_pairs,
     squared_distances,
 )
-from phpq.model.method import option
-
-
-@dataclass(frozen=True, slots=True)
-class DSHOptions:
-    """Numbers of the method."""
-
-    alpha: float = option(0.01, "0 or more")  # weight of the L1 distance of outputs from +-1
-    margin: float = option(2.0, "above 0")  # squared distance of dissimilar pairs, in bits
-    similar_share: float = option(0.25, "in (0, 1)")  # weight of the similar pairs' mean
 
 
 class DSH(HashingMethod):
     """Codes that are equal within a class and half of the bits apart between classes."""
 
     terms = ("contrastive", "quantization")
-    option_type = DSHOptions
-    options: DSHOptions
+    alpha: float = option(0.01, "0 or more")  # weight of the L1 distance of outputs from +-1
+    margin: float = option(2.0, "above 0")  # squared distance of dissimilar pairs, in bits
+    similar_share: float = option(0.25, "in (0, 1)")  # weight of the similar pairs' mean
 
     def loss(self, outputs: Tensor, labels: Tensor, rows: Tensor) -> tuple[Tensor, ...]:
         """Contrast all pairs of the batch; the L1 term counts both images of a pair."""
         similar = similar_pairs(labels)
         distances = squared_distances(outputs) / self.bits
-        pairs = similar * distances + (1 - similar) * F.relu(self.options.margin - distances)
+        pairs = similar * distances + (1 - similar) * F.relu(self.margin - distances)
         contrastive = balanced_mean(
-            pairs / 2,
-            similar,
-            other_images(labels),
-            similar_share=self.options.similar_share,
+            pairs / 2, similar, other_images(labels), similar_share=self.similar_share
         )
         gap = (outputs.abs() - 1).abs().mean()
-        return contrastive + 2 * self.options.alpha * gap, contrastive, gap
+        return contrastive + 2 * self.alpha * gap, contrastive, gap

@@ -8,35 +8,20 @@ and 20 at 64 are m = 4 + bits / 4: opposite bits are 4 apart, so one bit and a s
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from torch import Tensor
 
+from phpq.config import option
 from phpq.methods.hashing import HashingMethod, batch_triplet_loss
-from phpq.model.method import MethodSetup, option
-
-
-@dataclass(frozen=True, slots=True)
-class DTHOptions:
-    """Numbers of the method: the margin is margin_base + margin_share * bits."""
-
-    margin_base: float = option(4.0, "0 or more")  # part of the margin that every length has
-    margin_share: float = option(0.25, "0 or more")  # part that grows with the bits
 
 
 class DTH(HashingMethod):
     """Codes that are closer to their class than to others by a margin."""
 
-    option_type = DTHOptions
-
-    def __init__(self, setup: MethodSetup, options: DTHOptions) -> None:
-        super().__init__(setup, options)
-        self.margin = options.margin_base + options.margin_share * self.bits
-
-    def squash(self, outputs: Tensor) -> Tensor:
-        """Bound the outputs by tanh."""
-        return outputs.tanh()
+    margin_base: float = option(4.0, "0 or more")  # part of the margin that every length has
+    margin_share: float = option(0.25, "0 or more")  # part that grows with the bits
+    bounded = True
 
     def loss(self, outputs: Tensor, labels: Tensor, rows: Tensor) -> tuple[Tensor, ...]:
         """Return the triplet loss per bit."""
-        return (batch_triplet_loss(outputs, labels, self.margin) / self.bits,)
+        margin = self.margin_base + self.margin_share * self.bits
+        return (batch_triplet_loss(outputs, labels, margin) / self.bits,)

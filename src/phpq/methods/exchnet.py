@@ -23,31 +23,13 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from phpq.config import option
 from phpq.methods.asymmetric import AsymmetricHashing
-from phpq.model.method import (
-    EpochChange,
-    Learned,
-    MethodSetup,
-    TrainingSet,
-    option,
-    pack_bits,
-)
+from phpq.model.method import EpochChange, Learned, MethodSetup, TrainingSet, pack_bits
 
 PARTS = 4
 PUBLISHED = 12.0  # bits at which the published similarity term has weight 1
 TINY = 1e-6  # under roots, whose slope is infinite at 0
-
-
-@dataclass(frozen=True, slots=True)
-class ExchNetOptions:
-    """Numbers of the method."""
-
-    spatial: float = option(1.0, "0 or more")  # weight of the difference of the parts' places
-    channel: float = option(1.0, "0 or more")  # weight of the difference of their features
-    channel_margin: float = option(0.4, "in [0, 1]")  # Hellinger distance that is enough
-    anchor: float = option(1.0, "0 or more")  # weight of the distance to the class's anchors
-    swap: float = option(0.5, "in [0, 1]")  # how likely a part is swapped
-    swap_share: float = option(0.125, "in [0, 1]")  # share of the epochs, the last, that swap
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,19 +45,24 @@ class ExchNet(AsymmetricHashing):
     """Codes of parts that stand for their class."""
 
     terms = ("similarity", "spatial", "channel", "anchor")
-    option_type = ExchNetOptions
-    options: ExchNetOptions
+    spatial: float = option(1.0, "0 or more")  # weight of the difference of the parts' places
+    channel: float = option(1.0, "0 or more")  # weight of the difference of their features
+    channel_margin: float = option(0.4, "in [0, 1]")  # Hellinger distance that is enough
+    anchor: float = option(1.0, "0 or more")  # weight of the distance to the class's anchors
+    swap: float = option(0.5, "in [0, 1]")  # how likely a part is swapped
+    swap_share: float = option(0.125, "in [0, 1]")  # share of the epochs, the last, that swap
     levels = 2
+    views = 1 + PARTS  # the image and its parts
     gamma = 0.0
     anchors: Tensor  # (classes, PARTS, D) float32
     known: Tensor  # (classes,) float32: 1 where there are anchors
     sums: Tensor  # (classes, PARTS, D) float32, of this epoch
     counts: Tensor  # (classes,) float32, of this epoch
     swaps: Tensor  # (N, PARTS) float32: 1 where a part is to be swapped in this epoch
+    swapping = False
 
-    def __init__(self, setup: MethodSetup, options: ExchNetOptions) -> None:
-        super().__init__(setup, options)
-        self.swapping = False
+    def __init__(self, setup: MethodSetup) -> None:
+        super().__init__(setup)
         third, fourth = self.backbone.channels
         self.attention = nn.Sequential(
             nn.Conv2d(third, PARTS, 1, bias=False), nn.BatchNorm2d(PARTS), nn.ReLU()
@@ -86,14 +73,9 @@ class ExchNet(AsymmetricHashing):
             nn.ReLU(),
         )
 
-    @property
-    def descriptor_dim(self) -> int:
-        """Length of the image and its parts together."""
-        return (1 + PARTS) * self.backbone.channels[-1]
-
     def start(self, training: TrainingSet) -> None:
         """Make room for anchors and swaps, besides u and V."""
-        AsymmetricHashing.start(self, training)
+        super().start(training)
         device, classes = training.labels.device, training.num_classes
         self.anchors = torch.zeros(classes, PARTS, self.backbone.channels[-1], device=device)
         self.sums = torch.zeros_like(self.anchors)
@@ -115,11 +97,10 @@ class ExchNet(AsymmetricHashing):
         self.known.copy_(torch.where(seen, 1.0, self.known))
         self.sums.zero_()
         self.counts.zero_()
-        before = self.swapping
-        self.swapping = epoch >= first_swap(training.epochs, self.options.swap_share)
         generator = torch.Generator().manual_seed(training.seed * 1_000_003 + epoch)
-        drawn = torch.rand(self.swaps.shape, generator=generator) < self.options.swap
-        self.swaps.copy_(drawn)
+        self.swaps.copy_(torch.rand(self.swaps.shape, generator=generator) < self.swap)
+        before = self.swapping
+        self.swapping = epoch >= first_swap(training.epochs, self.swap_share)
         return EpochChange(new_step=before != self.swapping)
 
     def extract(self, images: Tensor) -> Any:
@@ -147,7 +128,7 @@ class ExchNet(AsymmetricHashing):
     def objective(self, extracted: Any, labels: Tensor, rows: Tensor) -> Learned:
         """Return the loss; in the last epochs, of exchanged parts."""
         seen: Parts = extracted
-        options, parts = self.options, seen.parts
+        parts = seen.parts
         self.sums.index_add_(0, labels, parts.detach())
         self.counts.index_add_(0, labels, torch.ones_like(labels, dtype=torch.float32))
         anchor = parts.new_zeros(())
@@ -158,8 +139,8 @@ class ExchNet(AsymmetricHashing):
         outputs = self.code(seen.whole, parts)
         similarity = self.similarity_loss(outputs, labels, rows)
         spatial = 1 - hellinger(seen.maps)
-        channel = F.relu(options.channel_margin - hellinger(seen.parts))
-        others = options.spatial * spatial + options.channel * channel + options.anchor * anchor
+        channel = F.relu(self.channel_margin - hellinger(seen.parts))
+        others = self.spatial * spatial + self.channel * channel + self.anchor * anchor
         total = similarity + others / self.published_scale
         return Learned(total, (similarity, spatial, channel, anchor), pack_bits(outputs))
 

@@ -7,7 +7,7 @@ structure, both fused by consensus; average pooling per level; triplets. Ours:
     horizontal h = mean over s1, s2 of tanh(FC(2 x 2 grid of averages))
     code b = tanh(v + h)
 
-with the loss of `phpq.methods.classified`. The abstract names no classification; it is ours, since
+with the loss of `ClassifiedHashing`. The abstract names no classification; it is ours, since
 public reruns of triplets alone take a thousand epochs and more, which no method has here.
 """
 
@@ -17,7 +17,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from phpq.methods.classified import ClassifiedHashing, CodeOptions
+from phpq.methods.hashing import ClassifiedHashing
 from phpq.model.method import MethodSetup
 
 WIDTH = 256  # of the vertical pyramid
@@ -28,19 +28,14 @@ class FPH(ClassifiedHashing):
     """Codes of high stages, corrected by the layout of low ones."""
 
     levels = 4
+    descriptor_dim = WIDTH
 
-    def __init__(self, setup: MethodSetup, options: CodeOptions) -> None:
-        super().__init__(setup, options)
+    def __init__(self, setup: MethodSetup) -> None:
+        super().__init__(setup)
         first, second, third, fourth = self.backbone.channels
         self.vertical = nn.ModuleList(nn.Linear(width, WIDTH) for width in (third, fourth))
-        self.horizontal = nn.ModuleList(
-            nn.Linear(width * GRID**2, self.bits) for width in (first, second)
-        )
-
-    @property
-    def descriptor_dim(self) -> int:
-        """Length of the vertical pyramid's descriptor."""
-        return WIDTH
+        cells = (width * GRID**2 for width in (first, second))
+        self.horizontal = nn.ModuleList(nn.Linear(width, self.bits) for width in cells)
 
     def describe(self, pyramid: list[Tensor]) -> Tensor:
         """Add up the two high stages, (B, 256) float32."""
@@ -53,8 +48,6 @@ class FPH(ClassifiedHashing):
         cells = [layer(F.adaptive_avg_pool2d(m.float(), GRID).flatten(1)) for layer, m in pairs]
         return torch.stack(cells).tanh().mean(0)
 
-    def extract(self, images: Tensor) -> Tensor:
-        """Return b (B, bits) float32."""
-        pyramid = self.backbone(images)
-        with torch.autocast(images.device.type, enabled=False):
-            return self.squash(self.hash(self.describe(pyramid)) + self.structure(pyramid))
+    def outputs_of(self, pyramid: list[Tensor]) -> Tensor:
+        """Return b (B, bits) float32 of all four stages."""
+        return self.squash(self.hash(self.describe(pyramid)) + self.structure(pyramid))

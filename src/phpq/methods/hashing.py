@@ -5,7 +5,7 @@ In: pixels. Out: u (B, bits) floats while training, their signs for search. A me
 
 from __future__ import annotations
 
-from typing import Any, ClassVar, cast
+from typing import ClassVar, cast
 
 import torch
 import torch.nn.functional as F
@@ -13,9 +13,11 @@ from torch import Tensor, nn
 
 from phpq.binary_codes import sign_codebooks
 from phpq.codes import Codebooks
+from phpq.config import option
 from phpq.model.method import Learned, Method, MethodSetup, pack_bits
 
 HEAD_DEVIATION = 0.01  # of the normal distribution that the hash layer starts from (HashNet)
+MARGIN_BASE, MARGIN_SHARE = 4.0, 0.25  # of triplets: 8 at 16 bits, 20 at 64, as in DTH
 
 
 class HashLayer(nn.Linear):
@@ -40,18 +42,20 @@ class HashLayer(nn.Linear):
 class HashingMethod(Method):
     """Global average pooling of the last stage, then a linear hash layer.
 
-    A subclass gives `loss`; it may override `squash` (the activation while training) and, for other
-    descriptors than the pooled last stage, `describe` together with `descriptor_dim` or `levels`.
+    A subclass gives `loss`; it may override `squash` (the activation while training), `describe`
+    together with `levels`, `views` or `descriptor_dim`, and `outputs_of`.
     """
 
+    query_norm = "raw"
     levels = 1  # deepest stages that the backbone returns
+    views = 1  # pooled last stages that a descriptor holds, one after the other
+    bounded = False  # whether u is a tanh
     # Whether outputs are centred over the batch: None leaves it to `model.embedding_norm`.
     centred: ClassVar[bool | None] = None
 
-    def __init__(self, setup: MethodSetup, options: Any) -> None:
-        super().__init__(setup, options)
+    def __init__(self, setup: MethodSetup) -> None:
+        super().__init__(setup)
         self.bits = setup.quantizer.bits
-        self.query_norm = "raw"
         self.embedding_dim = self.bits
         self._codebooks = sign_codebooks(self.bits)
         self.backbone = setup.build_backbone(self.levels)
@@ -62,7 +66,7 @@ class HashingMethod(Method):
     @property
     def descriptor_dim(self) -> int:
         """Length of what `describe` returns."""
-        return self.backbone.channels[-1]
+        return self.views * self.backbone.channels[-1]
 
     def describe(self, pyramid: list[Tensor]) -> Tensor:
         """Pool the feature maps, shallow first, into (B, descriptor_dim) float32."""
@@ -70,7 +74,11 @@ class HashingMethod(Method):
 
     def squash(self, outputs: Tensor) -> Tensor:
         """Apply the activation of the hash layer to (B, bits)."""
-        return outputs
+        return outputs.tanh() if self.bounded else outputs
+
+    def outputs_of(self, pyramid: list[Tensor]) -> Tensor:
+        """Return u (B, bits) float32 of the feature maps, shallow first."""
+        return self.squash(self.hash(self.describe(pyramid)))
 
     def loss(self, outputs: Tensor, labels: Tensor, rows: Tensor) -> tuple[Tensor, ...]:
         """Return the loss and its parts (one for each of `terms`) of u (B, bits) float32."""
@@ -80,7 +88,7 @@ class HashingMethod(Method):
         """Return u (B, bits) float32."""
         pyramid = self.backbone(images)
         with torch.autocast(images.device.type, enabled=False):
-            return self.squash(self.hash(self.describe(pyramid)))
+            return self.outputs_of(pyramid)
 
     def objective(self, extracted: Tensor, labels: Tensor, rows: Tensor) -> Learned:
         """Return the method's loss and the signs of the batch."""
@@ -103,27 +111,49 @@ class HashingMethod(Method):
         return self._codebooks
 
 
+class ClassifiedHashing(HashingMethod):
+    """What FPH, SRLH and CFH share: tanh codes that a classifier can read and that triplets order.
+
+        L = CE(W b + c, y) + w_t mean max(0, |a-p|^2 - |a-n|^2 + m) / bits + w_q mean (|b| - 1)^2
+
+    W is free, so that 16 bits can tell 200 classes apart; outputs are centred by the hash layer, so
+    that no bit saturates before it has learned. A subclass says what the code looks at.
+    """
+
+    bounded = True
+    terms: ClassVar[tuple[str, ...]] = ("classification", "triplet", "quantization")
+    classification: float = option(1.0, "0 or more")  # weight of the cross-entropy of the code
+    smoothing: float = option(0.1, "in [0, 1)")  # share of its target spread over all classes
+    triplet: float = option(1.0, "0 or more")  # w_t, weight of the triplets
+    quantization: float = option(0.1, "0 or more")  # w_q, weight of the distance from signs
+
+    def __init__(self, setup: MethodSetup) -> None:
+        super().__init__(setup)
+        self.classifier = nn.Linear(self.bits, setup.num_classes)
+
+    def loss(self, outputs: Tensor, labels: Tensor, rows: Tensor) -> tuple[Tensor, ...]:
+        """Return the loss of b (B, bits) and its three terms."""
+        logits = self.classifier(outputs)
+        classification = F.cross_entropy(logits, labels, label_smoothing=self.smoothing)
+        margin = MARGIN_BASE + MARGIN_SHARE * self.bits
+        triplet = batch_triplet_loss(outputs, labels, margin) / self.bits
+        gap = quantization_gap(outputs)
+        total = self.classification * classification + self.triplet * triplet
+        return total + self.quantization * gap, classification, triplet, gap
+
+
 def similar_pairs(labels: Tensor, others: Tensor | None = None) -> Tensor:
     """Return (B, N) float32: 1 where two images have the same class."""
     return (labels[:, None] == (labels if others is None else others)[None, :]).float()
 
 
 def balanced_mean(
-    values: Tensor,
-    similar: Tensor,
-    counted: Tensor | None = None,
-    *,
-    similar_share: float = 0.5,
+    values: Tensor, similar: Tensor, counted: Tensor | None = None, *, similar_share: float = 0.5
 ) -> Tensor:
     """Average (B, N) pair losses with a fixed weight of each kind of pairs, by default the same.
 
-    With 200 classes one pair in 200 is similar: in a plain mean the others drown it.
-
-    Args:
-        values: (B, N).
-        similar: (B, N) of 0 and 1.
-        counted: (B, N) of 0 and 1, the pairs that count; None counts all.
-        similar_share: Weight of the similar pairs' mean; the dissimilar pairs have the rest.
+    With 200 classes one pair in 200 is similar: in a plain mean the others drown it. `similar` and
+    `counted` are (B, N) of 0 and 1; pairs that are not counted have no weight.
     """
     counted = torch.ones_like(values) if counted is None else counted
     positive, negative = similar * counted, (1 - similar) * counted
@@ -135,6 +165,12 @@ def balanced_mean(
 def other_images(labels: Tensor) -> Tensor:
     """Return (B, B) float32: 0 on the diagonal, where an image meets itself."""
     return 1 - torch.eye(len(labels), device=labels.device)
+
+
+def triplet_mask(labels: Tensor) -> Tensor:
+    """Return (B, P, N) float32: 1 where P is another image of B's class, and N of another class."""
+    similar = similar_pairs(labels)
+    return (similar * other_images(labels))[:, :, None] * (1 - similar)[:, None, :]
 
 
 def pair_likelihood(products: Tensor, similar: Tensor) -> Tensor:
@@ -157,17 +193,8 @@ def squared_distances(outputs: Tensor) -> Tensor:
 
 
 def batch_triplet_loss(outputs: Tensor, labels: Tensor, margin: float) -> Tensor:
-    """Average max(0, |a-p|^2 - |a-n|^2 + margin) over the triplets of a batch that violate it.
-
-    Args:
-        outputs: (B, bits).
-        labels: (B,) int64.
-        margin: In squared distance.
-    """
+    """Average max(0, |a-p|^2 - |a-n|^2 + margin) over the violating triplets of (B, bits)."""
     distances = squared_distances(outputs)
-    similar = similar_pairs(labels)
-    positive = (similar * other_images(labels))[:, :, None]  # (B, P, 1)
-    negative = (1 - similar)[:, None, :]  # (B, 1, N)
     hinge = F.relu(distances[:, :, None] - distances[:, None, :] + margin)  # (B, P, N)
-    wanted = positive * negative * (hinge > 0)
+    wanted = triplet_mask(labels) * (hinge > 0)
     return (hinge * wanted).sum() / wanted.sum().clamp(min=1)

@@ -8,12 +8,10 @@ Their weight of similar pairs (the number of classes) is the balance of both kin
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import cast
-
 import torch
 from torch import Tensor
 
+from phpq.config import option
 from phpq.methods.hashing import (
     HashingMethod,
     balanced_mean,
@@ -21,43 +19,36 @@ from phpq.methods.hashing import (
     pair_likelihood,
     similar_pairs,
 )
-from phpq.model.method import EpochChange, MethodSetup, TrainingSet, option
-
-
-@dataclass(frozen=True, slots=True)
-class HashNetOptions:
-    """Numbers of the method."""
-
-    scale: float = option(10.0, "above 0")  # inner product of equal codes: a = scale / bits
-    growth: float = option(50.0, "0 or more")  # beta^2 at the end of the run, less 1
-    similar_share: float = option(0.5, "in (0, 1)")  # weight of the similar pairs' mean
+from phpq.model.method import EpochChange, MethodSetup, TrainingSet
 
 
 class HashNet(HashingMethod):
     """Codes learned by continuation: a tanh that turns into a sign."""
 
-    option_type = HashNetOptions
-    options: HashNetOptions
+    scale: float = option(10.0, "above 0")  # inner product of equal codes: a = scale / bits
+    growth: float = option(50.0, "0 or more")  # beta^2 at the end of the run, less 1
+    similar_share: float = option(0.5, "in (0, 1)")  # weight of the similar pairs' mean
+    beta: Tensor  # scalar
 
-    def __init__(self, setup: MethodSetup, options: HashNetOptions) -> None:
-        super().__init__(setup, options)
+    def __init__(self, setup: MethodSetup) -> None:
+        super().__init__(setup)
         # Search takes signs, which do not depend on beta: it is not saved.
         self.register_buffer("beta", torch.ones(()), persistent=False)
 
     def prepare_epoch(self, epoch: int, training: TrainingSet) -> EpochChange:
         """Sharpen the tanh; in place, since a captured step reads it."""
         progress = epoch / training.epochs
-        cast(Tensor, self.beta).fill_((1 + self.options.growth * progress) ** 0.5)
+        self.beta.fill_((1 + self.growth * progress) ** 0.5)
         return EpochChange()
 
     def squash(self, outputs: Tensor) -> Tensor:
         """Apply the tanh of this epoch."""
-        return (cast(Tensor, self.beta) * outputs).tanh()
+        return (self.beta * outputs).tanh()
 
     def loss(self, outputs: Tensor, labels: Tensor, rows: Tensor) -> tuple[Tensor, ...]:
         """Return the pair loss over all pairs of the batch."""
         similar = similar_pairs(labels)
-        products = self.options.scale / self.bits * (outputs @ outputs.T)
+        products = self.scale / self.bits * (outputs @ outputs.T)
         pairs = pair_likelihood(products, similar)
-        share = self.options.similar_share
+        share = self.similar_share
         return (balanced_mean(pairs, similar, other_images(labels), similar_share=share),)

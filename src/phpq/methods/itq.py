@@ -8,15 +8,12 @@ falling after a few rounds.
 
 from __future__ import annotations
 
-from typing import cast
-
 import numpy as np
-import torch
 from torch import Tensor
 
 from phpq.codes import FloatArray
-from phpq.methods.shallow import Numbers, ShallowHashing, check_rank, principal_axes
-from phpq.model.method import MethodSetup, NoOptions
+from phpq.methods.shallow import Numbers, ShallowHashing, principal_axes
+from phpq.model.method import MethodSetup
 
 ROUNDS = 50
 
@@ -24,36 +21,30 @@ ROUNDS = 50
 class ITQ(ShallowHashing):
     """Signs of rotated principal components."""
 
-    def __init__(self, setup: MethodSetup, options: NoOptions) -> None:
-        super().__init__(setup, options)
-        name = repr(setup.model.backbone)
-        check_rank("itq", bits=self.bits, rank=self.feature_dim, of=name)
-        self.register_buffer("centre", torch.zeros(self.feature_dim))  # of unit features
-        self.register_buffer("projection", torch.zeros(self.bits, self.feature_dim))
+    centre: Tensor  # of unit features
+    projection: Tensor
+
+    def __init__(self, setup: MethodSetup) -> None:
+        super().__init__(setup)
+        self.check_rank(self.feature_dim, of=repr(setup.model.backbone))
+        self.reserve(centre=(self.feature_dim,), projection=(self.bits, self.feature_dim))
 
     def fit(self, features: FloatArray, seed: int) -> None:
         """Find axes and rotation."""
         found = principal_axes(features, self.bits)
-        check_rank("itq", bits=self.bits, rank=found.rank, of=f"{len(features)} images")
+        self.check_rank(found.rank, of=f"{len(features)} images")
         rotation = rotate_to_signs((features - found.mean) @ found.axes.T, seed=seed)
-        self.store("centre", found.mean)
-        self.store("projection", rotation.T @ found.axes)
+        self.store(centre=found.mean, projection=rotation.T @ found.axes)
 
     def scores(self, features: Tensor) -> Tensor:
         """Return V R (N, bits)."""
-        return (features - cast(Tensor, self.centre)) @ cast(Tensor, self.projection).T
+        return (features - self.centre) @ self.projection.T
 
 
 def rotate_to_signs(values: Numbers, *, seed: int, rounds: int = ROUNDS) -> Numbers:
-    """Find the rotation that brings points close to the corners of the cube.
+    """Find the rotation R (bits, bits) that brings V (N, bits), centred, close to signs.
 
-    Args:
-        values: (N, bits) float64, V, centred.
-        seed: Of the rotation to start from.
-        rounds: 0 returns that one.
-
-    Returns:
-        R (bits, bits) float64, orthogonal; |sign(V R) - V R| falls with every round.
+    The seed draws the rotation to start from; |sign(V R) - V R| falls with every round.
     """
     bits = values.shape[1]
     start = np.random.default_rng(seed).standard_normal((bits, bits))

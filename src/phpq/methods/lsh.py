@@ -8,29 +8,28 @@ no more bits than dimensions. Results depend on the draw: average over several s
 
 from __future__ import annotations
 
-from typing import cast
-
 import numpy as np
-import torch
 from torch import Tensor
 
 from phpq.codes import FloatArray
 from phpq.methods.shallow import ShallowHashing
-from phpq.model.method import MethodSetup, NoOptions
+from phpq.model.method import MethodSetup
 
 
 class LSH(ShallowHashing):
     """Signs of random projections."""
 
-    def __init__(self, setup: MethodSetup, options: NoOptions) -> None:
-        super().__init__(setup, options)
-        self.register_buffer("projection", torch.zeros(self.bits, self.feature_dim))
+    projection: Tensor
+
+    def __init__(self, setup: MethodSetup) -> None:
+        super().__init__(setup)
+        self.reserve(projection=(self.bits, self.feature_dim))
 
     def fit(self, features: FloatArray, seed: int) -> None:
         """Draw the hyperplanes; features have no say in it."""
         generator = np.random.default_rng(seed)
-        self.store("projection", generator.standard_normal((self.bits, self.feature_dim)))
+        self.store(projection=generator.standard_normal((self.bits, self.feature_dim)))
 
     def scores(self, features: Tensor) -> Tensor:
         """Return W x."""
-        return features @ cast(Tensor, self.projection).T
+        return features @ self.projection.T

@@ -8,46 +8,36 @@ is that of PQ.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import cast
-
 import numpy as np
-import torch
 from torch import Tensor
 
 from phpq.codes import FloatArray
+from phpq.config import option
 from phpq.methods.pq import PQ
 from phpq.methods.shallow import Numbers, principal_axes
-from phpq.model.method import MethodSetup, option
-
-
-@dataclass(frozen=True, slots=True)
-class OPQOptions:
-    """Numbers of the method."""
-
-    # Principal axes that are kept, at most; rounded down to a multiple of M.
-    pca_dim: float = option(128, "a whole number from 1")
+from phpq.model.method import MethodSetup
 
 
 class OPQ(PQ):
     """Nearest centroids of the blocks of a rotated feature."""
 
-    option_type = OPQOptions
-    options: OPQOptions
+    # Principal axes that are kept, at most; rounded down to a multiple of M.
+    pca_dim: float = option(128, "a whole number from 1")
+    centre: Tensor  # of unit features
+    rotation: Tensor
 
-    def __init__(self, setup: MethodSetup, options: OPQOptions) -> None:
-        super().__init__(setup, options)
+    def __init__(self, setup: MethodSetup) -> None:
+        super().__init__(setup)
         total = self.num_codebooks * self.sub_dim
-        self.register_buffer("centre", torch.zeros(self.feature_dim))  # of unit features
-        self.register_buffer("rotation", torch.zeros(total, self.feature_dim))
+        self.reserve(centre=(self.feature_dim,), rotation=(total, self.feature_dim))
 
     def choose_sub_dim(self) -> int:
         """Return the length of a block: as many axes as fit, but at least one per codebook."""
-        return max(1, min(int(self.options.pca_dim), self.feature_dim) // self.num_codebooks)
+        return max(1, min(int(self.pca_dim), self.feature_dim) // self.num_codebooks)
 
     def transform(self, features: Tensor) -> Tensor:
         """Reduce and rotate centred features (N, C) of unit length to (N, M sub_dim)."""
-        return (features - cast(Tensor, self.centre)) @ cast(Tensor, self.rotation).T
+        return (features - self.centre) @ self.rotation.T
 
     def fit(self, features: FloatArray, seed: int) -> None:
         """Find axes, rotation and codewords."""
@@ -56,8 +46,7 @@ class OPQ(PQ):
         axes = np.zeros((total, self.feature_dim))
         axes[: len(found.axes)] = found.axes
         rows = ((features - found.mean) @ axes.T).astype(np.float32)
-        self.store("centre", found.mean)
-        self.store("rotation", self._rotation(rows, seed) @ axes)
+        self.store(centre=found.mean, rotation=self._rotation(rows, seed) @ axes)
         super().fit(features, seed)
 
     def _rotation(self, rows: FloatArray, seed: int) -> Numbers:

@@ -8,8 +8,6 @@ the features, zeros are appended. faiss finds the codewords.
 
 from __future__ import annotations
 
-from typing import Any, cast
-
 import numpy as np
 import torch
 import torch.nn.functional as F
@@ -24,14 +22,15 @@ from phpq.model.method import MethodSetup
 class PQ(ShallowMethod):
     """Nearest centroids of the blocks of a feature."""
 
-    def __init__(self, setup: MethodSetup, options: Any) -> None:
-        super().__init__(setup, options)
+    codewords: Tensor  # (M, K, sub_dim) float32
+
+    def __init__(self, setup: MethodSetup) -> None:
+        super().__init__(setup)
         self.num_codebooks = setup.quantizer.num_codebooks
         self.codebook_size = setup.quantizer.codebook_size
         self.sub_dim = self.choose_sub_dim()
         self.embedding_dim = self.num_codebooks * (self.sub_dim + 1)
-        shape = (self.num_codebooks, self.codebook_size, self.sub_dim)
-        self.register_buffer("codewords", torch.zeros(shape))
+        self.reserve(codewords=(self.num_codebooks, self.codebook_size, self.sub_dim))
 
     def choose_sub_dim(self) -> int:
         """Return the length of a block, before the one is appended."""
@@ -43,15 +42,10 @@ class PQ(ShallowMethod):
 
     def fit(self, features: FloatArray, seed: int) -> None:
         """Find the codewords of the transformed features."""
-        device = cast(Tensor, self.mean).device
-        rows = self.transform(torch.from_numpy(features).to(device)).cpu().numpy()
-        words, _ = fit_pq(
-            np.ascontiguousarray(rows),
-            self.num_codebooks,
-            codebook_size=self.codebook_size,
-            seed=seed,
-        )
-        self.store("codewords", words)
+        rows = self.transform(torch.from_numpy(features).to(self.mean.device)).cpu().numpy()
+        books, size = self.num_codebooks, self.codebook_size
+        words, _ = fit_pq(np.ascontiguousarray(rows), books, codebook_size=size, seed=seed)
+        self.store(codewords=words)
 
     def project(self, features: Tensor) -> Tensor:
         """Return the blocks (N, M (sub_dim + 1)), each with a one at its end."""
@@ -60,6 +54,6 @@ class PQ(ShallowMethod):
 
     def codebooks(self) -> Codebooks:
         """Return the codewords (M, K, sub_dim + 1), each with its offset at the end."""
-        words = cast(Tensor, self.codewords).double().cpu().numpy()
+        words = self.codewords.double().cpu().numpy()
         offsets = -np.square(words).sum(2, keepdims=True) / 2
         return Codebooks(np.concatenate([words, offsets], 2).astype(np.float32), unit=False)

@@ -12,7 +12,7 @@ and codebooks start by k-means, as PHPQ's do.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import cast
 
 import torch
@@ -20,36 +20,21 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from phpq.codes import Codebooks
-from phpq.methods.hashing import other_images, similar_pairs
-from phpq.model.method import (
-    EpochChange,
-    Learned,
-    Method,
-    MethodSetup,
-    TrainingSet,
-    option,
-)
+from phpq.config import option
+from phpq.methods.hashing import triplet_mask
+from phpq.model.method import EpochChange, Learned, Method, MethodSetup, TrainingSet
 from phpq.model.quantizer import ProductQuantizer
-
-
-@dataclass(frozen=True, slots=True)
-class PQNOptions:
-    """Numbers of the method."""
-
-    scale: float = option(40.0, "above 0")  # inverse temperature of a difference of mean cosines
-    classification: float = option(0.0, "0 or more")  # weight of the cross-entropy of x and s
 
 
 class PQN(Method):
     """A product quantizer whose triplets compare embeddings with reconstructions."""
 
     terms = ("triplets", "classification")
+    scale: float = option(40.0, "above 0")  # inverse temperature of a difference of mean cosines
+    classification: float = option(0.0, "0 or more")  # weight of the cross-entropy of x and s
 
-    option_type = PQNOptions
-    options: PQNOptions
-
-    def __init__(self, setup: MethodSetup, options: PQNOptions) -> None:
-        super().__init__(setup, options)
+    def __init__(self, setup: MethodSetup) -> None:
+        super().__init__(setup)
         self.query_norm = setup.quantizer.query_norm
         dim = self.embedding_dim = setup.model.embedding_dim
         self.backbone = setup.build_backbone(levels=1)
@@ -58,7 +43,7 @@ class PQN(Method):
         self.norm = nn.BatchNorm1d(dim, affine=False) if centred else nn.Identity()
         full = replace(setup.quantizer, kappa=setup.quantizer.codebook_size)
         self.quantizer = ProductQuantizer(full, dim)
-        if options.classification:
+        if self.classification:
             self.classifier = nn.Linear(dim, setup.num_classes)
 
     def extract(self, images: Tensor) -> Tensor:
@@ -72,15 +57,15 @@ class PQN(Method):
         """Compare each embedding with the soft reconstructions of the others."""
         anchors = self.quantizer.split(extracted).flatten(1)
         soft = cast(Tensor, self.quantizer(extracted))
-        scale = self.options.scale / self.quantizer.config.num_codebooks
+        scale = self.scale / self.quantizer.config.num_codebooks
         triplets = asymmetric_triplet_loss(anchors, soft, labels, scale)
         codes = self.quantizer.encode(extracted.detach()).to(torch.uint8)
         classification = torch.zeros_like(triplets)
-        if self.options.classification:
+        if self.classification:
             for vectors in (anchors, soft):
                 logits = self.classifier(vectors) / self.setup.loss.tau
                 classification = classification + F.cross_entropy(logits, labels)
-        total = triplets + self.options.classification * classification
+        total = triplets + self.classification * classification
         return Learned(total, (triplets, classification), codes)
 
     def embed(self, images: Tensor, *, mirrored: bool = False) -> Tensor:
@@ -108,17 +93,8 @@ class PQN(Method):
 def asymmetric_triplet_loss(
     anchors: Tensor, reconstructions: Tensor, labels: Tensor, scale: float
 ) -> Tensor:
-    """Average log(1 + exp(scale (<x, s-> - <x, s+>))) over all triplets of a batch.
-
-    Args:
-        anchors: x (B, D).
-        reconstructions: s (B, D).
-        labels: (B,) int64.
-        scale: Of the inner products.
-    """
+    """Average log(1 + exp(scale (<x, s-> - <x, s+>))) of x and s (B, D) over all triplets."""
     products = scale * (anchors @ reconstructions.T)  # (B, B): image against reconstruction
-    similar = similar_pairs(labels)
-    positive = (similar * other_images(labels))[:, :, None]  # (B, P, 1)
-    triplets = positive * (1 - similar)[:, None, :]  # (B, P, N)
+    triplets = triplet_mask(labels)
     losses = F.softplus(products[:, None, :] - products[:, :, None])
     return (losses * triplets).sum() / triplets.sum().clamp(min=1)

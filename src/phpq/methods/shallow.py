@@ -7,8 +7,7 @@ classify ("finetuned"); centred with the mean of the training set, then scaled t
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any, cast
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -19,7 +18,7 @@ from torch import Tensor, nn
 from phpq.binary_codes import sign_codebooks
 from phpq.codes import Codebooks, FloatArray, check_embeddings
 from phpq.errors import ConfigError, NotTrainedError, ShapeError
-from phpq.model.method import Learned, Method, MethodSetup, NoOptions, TrainingSet
+from phpq.model.method import Learned, Method, MethodSetup, TrainingSet
 
 Numbers = NDArray[Any]  # fits are computed in float64, buffers are float32
 
@@ -37,16 +36,23 @@ class ShallowMethod(Method):
     """
 
     fitted_last = True
+    query_norm = "raw"
+    mean: Tensor  # (C,) float32, of the training set's features
+    fitted: Tensor  # scalar uint8: 1 once there are codes
 
-    def __init__(self, setup: MethodSetup, options: Any) -> None:
-        super().__init__(setup, options)
-        self.query_norm = "raw"
+    def __init__(self, setup: MethodSetup) -> None:
+        super().__init__(setup)
         self.backbone = setup.build_backbone(levels=1)
         self.feature_dim = self.backbone.channels[-1]
         if self.learns:
             self.classifier = nn.Linear(self.feature_dim, setup.num_classes)
-        self.register_buffer("mean", torch.zeros(self.feature_dim))
+        self.reserve(mean=(self.feature_dim,))
         self.register_buffer("fitted", torch.zeros((), dtype=torch.uint8))
+
+    def reserve(self, **shapes: tuple[int, ...]) -> None:
+        """Make persistent buffers of zeros for `fit` to fill by `store`."""
+        for name, shape in shapes.items():
+            self.register_buffer(name, torch.zeros(shape))
 
     @property
     def learns(self) -> bool:
@@ -73,18 +79,13 @@ class ShallowMethod(Method):
 
     @torch.no_grad()
     def fit_features(self, features: Tensor, *, seed: int) -> None:
-        """Fit mean and codes to the features of a training set.
-
-        Args:
-            features: (N, C) float32 from `describe_features`, on any device.
-            seed: Of whatever the method draws.
-        """
+        """Fit mean and codes to features (N, C) float32 from `describe_features`, on any device."""
         rows = check_embeddings("features", features.cpu().numpy(), self.feature_dim)
         if not len(rows):
             raise ShapeError("features has no rows; expected at least one. Give a training set.")
-        self.store("mean", rows.mean(0, dtype=np.float64))
+        self.store(mean=rows.mean(0, dtype=np.float64))
         self.fit(self._normalised(features).cpu().numpy(), seed)
-        self.store("fitted", np.ones(()))
+        self.store(fitted=np.ones(()))
 
     def encode_features(self, features: Tensor) -> Tensor:
         """Return the embeddings (N, D) float32 of features (N, C) from `describe_features`."""
@@ -92,15 +93,15 @@ class ShallowMethod(Method):
             return self.project(self._normalised(features))
 
     def _normalised(self, features: Tensor) -> Tensor:
-        mean = cast(Tensor, self.mean)
-        return F.normalize(features.float().to(mean.device) - mean, dim=1)
+        return F.normalize(features.float().to(self.mean.device) - self.mean, dim=1)
 
     @torch.no_grad()
-    def store(self, name: str, values: Numbers) -> None:
-        """Copy fitted values into a persistent buffer of the same shape."""
-        buffer = self.get_buffer(name)
-        assert buffer.shape == values.shape, (name, buffer.shape, values.shape)
-        buffer.copy_(torch.tensor(values))
+    def store(self, **fitted: Numbers) -> None:
+        """Copy fitted values into persistent buffers of the same shapes."""
+        for name, values in fitted.items():
+            buffer = self.get_buffer(name)
+            assert buffer.shape == values.shape, (name, buffer.shape, values.shape)
+            buffer.copy_(torch.tensor(values))
 
     def complete(self, training: TrainingSet) -> None:
         """Fit the codes to the features of the training set, seen as they are encoded."""
@@ -115,9 +116,8 @@ class ShallowMethod(Method):
 
     def objective(self, extracted: Tensor, labels: Tensor, rows: Tensor) -> Learned:
         """Classify the features; there are no codes yet."""
-        loss = F.cross_entropy(
-            self.classifier(extracted), labels, label_smoothing=self.setup.loss.label_smoothing
-        )
+        logits, smoothing = self.classifier(extracted), self.setup.loss.label_smoothing
+        loss = F.cross_entropy(logits, labels, label_smoothing=smoothing)
         books = self.setup.quantizer.num_codebooks
         codes = torch.zeros(len(labels), books, dtype=torch.uint8, device=labels.device)
         return Learned(loss, (), codes)
@@ -131,12 +131,8 @@ class ShallowMethod(Method):
         raise NotImplementedError
 
     def export(self) -> Codebooks:
-        """Return the codebooks for the numpy side.
-
-        Raises:
-            NotTrainedError: If the codes were not fitted: the run ended too early.
-        """
-        if not cast(Tensor, self.fitted).item():
+        """Return the codebooks for the numpy side; an error if the run ended before the fit."""
+        if not self.fitted.item():
             raise NotTrainedError(
                 f"The codes of {self.setup.name!r} are not fitted: that is the last step "
                 "of training. Continue the run with: phpq train --resume FOLDER"
@@ -147,11 +143,20 @@ class ShallowMethod(Method):
 class ShallowHashing(ShallowMethod):
     """Shallow methods whose codes are the signs of `scores`; zero counts as positive."""
 
-    def __init__(self, setup: MethodSetup, options: NoOptions) -> None:
-        super().__init__(setup, options)
+    def __init__(self, setup: MethodSetup) -> None:
+        super().__init__(setup)
         self.bits = setup.quantizer.bits
         self.embedding_dim = self.bits
         self._codebooks = sign_codebooks(self.bits)
+
+    def check_rank(self, rank: int, of: str) -> None:
+        """Raise a `ConfigError` if there are fewer directions than bits: each needs its own."""
+        if self.bits > rank:
+            raise ConfigError(
+                f"{self.setup.name!r} with bits={self.bits} needs as many independent directions, "
+                f"but the features of {of} have {rank}. Use fewer bits (quantizer.num_codebooks), "
+                "a wider backbone or more training images."
+            )
 
     def scores(self, features: Tensor) -> Tensor:
         """Return (N, bits) floats of centred features (N, C) of unit length."""
@@ -166,19 +171,12 @@ class ShallowHashing(ShallowMethod):
         return self._codebooks
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class PrincipalAxes:
-    """The directions of largest variance.
+class PrincipalAxes(NamedTuple):
+    """The directions of largest variance."""
 
-    Attributes:
-        mean: (C,) float64.
-        axes: (n, C) float64, orthonormal, largest variance first; zero rows beyond the rank.
-        rank: How many directions vary at all, of all C.
-    """
-
-    mean: Numbers
-    axes: Numbers
-    rank: int
+    mean: Numbers  # (C,) float64
+    axes: Numbers  # (n, C) float64, orthonormal, largest variance first; zeros beyond the rank
+    rank: int  # how many directions vary at all, of all C
 
 
 def principal_axes(features: Numbers, count: int) -> PrincipalAxes:
@@ -194,13 +192,3 @@ def principal_axes(features: Numbers, count: int) -> PrincipalAxes:
     largest = np.abs(axes).argmax(1)
     axes = axes * np.sign(axes[np.arange(len(axes)), largest])[:, None]
     return PrincipalAxes(mean, np.where(np.arange(len(axes))[:, None] < rank, axes, 0.0), rank)
-
-
-def check_rank(method: str, *, bits: int, rank: int, of: str) -> None:
-    """Raise a `ConfigError` if a method that needs a direction for each bit has too few."""
-    if bits > rank:
-        raise ConfigError(
-            f"{method!r} with bits={bits} needs as many independent directions, but the features "
-            f"of {of} have {rank}. Use fewer bits (quantizer.num_codebooks), a wider backbone or "
-            "more training images."
-        )

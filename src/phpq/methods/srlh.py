@@ -5,66 +5,50 @@ regions at several scales from several layers, and cross-entropy on the code. Ou
 4 a 1 x 1 convolution gives a map; its softmax has a mean (the centre of a square) and a spread (its
 half side is sqrt(3) deviations: a flat map is the whole image). Both squares are cut out at half
 the side, described by the same trunk, and concatenated with the image. Sampling is differentiable,
-so the code's loss moves the squares; the loss is that of `phpq.methods.classified`.
+so the code's loss moves the squares; the loss is that of `ClassifiedHashing`.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import cast
 
 import torch
 from torch import Tensor, nn
 
+from phpq.config import option
 from phpq.data.augment import cell_centres, cut_boxes
-from phpq.methods.classified import ClassifiedHashing, CodeOptions
-from phpq.methods.hashing import HEAD_DEVIATION
+from phpq.methods.hashing import HEAD_DEVIATION, ClassifiedHashing
 from phpq.model.backbone import Backbone
-from phpq.model.method import MethodSetup, option
+from phpq.model.method import MethodSetup
 
 SCALES = 2  # stages that find a region each
-
-
-@dataclass(frozen=True, slots=True)
-class SRLHOptions(CodeOptions):
-    """Numbers of the method, besides those of its loss."""
-
-    smallest: float = option(0.35, "in (0, 1]")  # least side of a region, of the image's
 
 
 class SRLH(ClassifiedHashing):
     """Simultaneous region localisation and hashing."""
 
     levels = SCALES
-    option_type = SRLHOptions
-    options: SRLHOptions
+    views = 1 + SCALES  # the image and its regions
+    smallest: float = option(0.35, "in (0, 1]")  # least side of a region, of the image's
 
-    def __init__(self, setup: MethodSetup, options: SRLHOptions) -> None:
-        super().__init__(setup, options)
+    def __init__(self, setup: MethodSetup) -> None:
+        super().__init__(setup)
         self.finders = nn.ModuleList(nn.Conv2d(c, 1, 1) for c in self.backbone.channels)
         for finder in self.finders:
             nn.init.normal_(cast(nn.Conv2d, finder).weight, std=HEAD_DEVIATION)
 
-    @property
-    def descriptor_dim(self) -> int:
-        """Length of the descriptors of the image and of its regions."""
-        return (1 + SCALES) * self.backbone.channels[-1]
-
     def regions(self, pyramid: list[Tensor]) -> list[Tensor]:
         """Return a square (B, 3) for each stage: x, y and half side, the image being [-1, 1]^2."""
-        squares = []
-        for finder, stage in zip(self.finders, pyramid, strict=True):
-            # Detached: gradients of pixels by position are noise to the trunk.
-            squares.append(square_of(finder(stage.detach().float()), self.options.smallest))
-        return squares
+        # Detached: gradients of pixels by position are noise to the trunk.
+        stages = zip(self.finders, (stage.detach().float() for stage in pyramid), strict=True)
+        return [square_of(finder(stage), self.smallest) for finder, stage in stages]
 
     def extract(self, images: Tensor) -> Tensor:
         """Return b (B, bits) float32."""
         pyramid = self.backbone(images)
         device = images.device.type
         with torch.autocast(device, enabled=False):
-            squares = self.regions(pyramid)
-            crops = [cut_out(images.float(), square) for square in squares]
+            crops = [cut_out(images.float(), square) for square in self.regions(pyramid)]
             views = [self.describe(pyramid)]
         regions = _settled(self.backbone, torch.cat(crops))  # together: small batches waste a GPU
         with torch.autocast(device, enabled=False):

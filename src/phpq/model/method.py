@@ -15,7 +15,7 @@ import dataclasses
 import importlib
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Literal, TypeVar, cast
+from typing import Any, ClassVar, Literal
 
 import torch
 from torch import Tensor, nn
@@ -24,38 +24,21 @@ from phpq.codes import CodeArray, Codebooks, QueryNorm
 from phpq.config import (
     RECIPES,
     LossConfig,
-    MethodConfig,
     ModelConfig,
     QuantizerConfig,
     RunConfig,
+    in_range,
 )
 from phpq.errors import ConfigError, nearest_hint
 from phpq.model.backbone import Backbone, build_backbone
 
-Options = TypeVar("Options")
-
-_RANGES: dict[str, Callable[[float], bool]] = {
-    "above 0": lambda value: value > 0,
-    "0 or more": lambda value: value >= 0,
-    "in (0, 1)": lambda value: 0 < value < 1,
-    "in [0, 1)": lambda value: 0 <= value < 1,
-    "in (0, 1]": lambda value: 0 < value <= 1,
-    "in [0, 1]": lambda value: 0 <= value <= 1,
-    "in [0, 2)": lambda value: 0 <= value < 2,
-    "a whole number from 1": lambda value: value >= 1 and float(value).is_integer(),
-}
-
-
-@dataclass(frozen=True, slots=True)
-class NoOptions:
-    """For methods whose numbers are all in the stages of the config."""
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MethodSetup:
-    """What a method is built from, besides its own options."""
+    """What a method is built from."""
 
     name: str
+    options: dict[str, float]  # of the method's own numbers, those that are not as declared
     num_classes: int
     model: ModelConfig
     quantizer: QuantizerConfig
@@ -122,27 +105,27 @@ class EpochChange:
 class Method(nn.Module):
     """A network with a way to learn and a way to be searched.
 
+    Numbers of a method's own are class attributes made by `phpq.config.option`.
+
     Attributes:
         terms: Names of the parts of the loss.
         backbone: Images to a feature pyramid.
         query_norm: How queries are scored, see `Codebooks.lookup_tables`.
         embedding_dim: D of `embed`.
         fitted_last: Codes exist only after `complete`: there is nothing to evaluate before.
-        option_type: A dataclass of numbers made by `option`.
     """
 
     terms: ClassVar[tuple[str, ...]] = ()
     fitted_last: ClassVar[bool] = False
-    option_type: ClassVar[type] = NoOptions
-    options: Any  # of `option_type`
     backbone: Backbone
     query_norm: QueryNorm
     embedding_dim: int
 
-    def __init__(self, setup: MethodSetup, options: Any) -> None:
+    def __init__(self, setup: MethodSetup) -> None:
         super().__init__()
         self.setup = setup
-        self.options = options
+        for name, value in read_options(type(self), setup).items():
+            setattr(self, name, value)
 
     @property
     def learns(self) -> bool:
@@ -216,6 +199,7 @@ def build_method(config: RunConfig, num_classes: int, *, load_weights: bool = Tr
     kind: type[Method] = getattr(importlib.import_module(module), name)
     setup = MethodSetup(
         name=config.method.name,
+        options=config.method.options,
         num_classes=num_classes,
         model=config.model,
         quantizer=config.quantizer,
@@ -225,30 +209,32 @@ def build_method(config: RunConfig, num_classes: int, *, load_weights: bool = Tr
         codebook_epoch=config.training.codebook_epoch,
         load_weights=load_weights,
     )
-    return kind(setup, read_options(kind.option_type, config.method))
+    return kind(setup)
 
 
-def option(default: float, allowed: str) -> Any:
-    """Declare a number of a method, with its default and the range that it must lie in."""
-    return field(default=default, metadata={"allowed": allowed})
-
-
-def read_options(kind: type[Options], config: MethodConfig) -> Options:
-    """Build a method's own numbers from `method.options`, and check them."""
-    known = {item.name: item for item in dataclasses.fields(cast(Any, kind))}
-    faults = [
-        f"The method {config.name!r} has no option {name!r}. "
-        + (nearest_hint(name, known) if known else "It has none.")
-        for name in config.options
-        if name not in known
-    ]
-    for name, value in config.options.items():
-        allowed = known[name].metadata["allowed"] if name in known else ""
-        if allowed and not _RANGES[allowed](value):
-            faults.append(f"method.options.{name}={value} of {config.name!r} must be {allowed}.")
+def read_options(kind: type[Method], setup: MethodSetup) -> dict[str, float]:
+    """Return the value of every `option` of a method by its attribute; faults are all named."""
+    declared = {
+        attribute: item
+        for base in reversed(kind.__mro__)
+        for attribute, item in vars(base).items()
+        if isinstance(item, dataclasses.Field)
+    }
+    known = {item.metadata["name"] or attribute: attribute for attribute, item in declared.items()}
+    values: dict[str, Any] = {attribute: item.default for attribute, item in declared.items()}
+    faults = []
+    for name, value in setup.options.items():
+        if name not in known:
+            hint = nearest_hint(name, known) if known else "It has none."
+            faults.append(f"The method {setup.name!r} has no option {name!r}. {hint}")
+            continue
+        values[known[name]] = value
+        if not in_range(item := declared[known[name]], value):
+            allowed = item.metadata["allowed"]
+            faults.append(f"method.options.{name}={value} of {setup.name!r} must be {allowed}.")
     if faults:
         raise ConfigError("\n".join(faults))
-    return kind(**config.options)
+    return values
 
 
 @torch.no_grad()

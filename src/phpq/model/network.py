@@ -18,7 +18,6 @@ from phpq.model.method import (
     Learned,
     Method,
     MethodSetup,
-    NoOptions,
     TrainingSet,
 )
 from phpq.model.pooling import PyramidHybridPooling
@@ -40,8 +39,8 @@ class Network(Method):
 
     terms = ("classification", "contrastive")
 
-    def __init__(self, setup: MethodSetup, options: NoOptions) -> None:
-        super().__init__(setup, options)
+    def __init__(self, setup: MethodSetup) -> None:
+        super().__init__(setup)
         model = setup.model
         self.query_norm = setup.quantizer.query_norm
         self.embedding_dim = model.embedding_dim

@@ -18,11 +18,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
-from phpq.config import RunConfig, override, parse, to_dict, with_bits
+from phpq.config import RECIPES, RunConfig, override, parse, to_dict, with_bits
 from phpq.data import Dataset, open_dataset
 from phpq.errors import ConfigError
 from phpq.recipes import (
-    RECIPES,
     absolute_weights,
     classifier_config,
     default_weights,

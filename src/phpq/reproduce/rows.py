@@ -8,9 +8,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from phpq.config import RunConfig
+from phpq.config import RECIPES, RunConfig
 from phpq.errors import ConfigError, nearest_hint, unknown_name
-from phpq.recipes import RECIPES
 
 TABLES = ("table1", "variants", "kappa", "alpha", "tau", "future")
 FIGURES = ("pn-curves", "efficiency", "top10")

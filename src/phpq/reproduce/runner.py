@@ -25,8 +25,9 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
+from phpq.config import RECIPES
 from phpq.files import write_text
-from phpq.recipes import RECIPES, remaining_config
+from phpq.recipes import remaining_config
 from phpq.reproduce.grid import SHARED, Cell, GridPlan
 from phpq.reproduce.store import FAILED, Record, Store, record_head
 from phpq.reproduce.work import Workplace, decode_once, run_cell

@@ -9,7 +9,7 @@ import statistics
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from phpq.recipes import RECIPES
+from phpq.config import RECIPES
 from phpq.reproduce.grid import GridPlan
 from phpq.reproduce.paper import PAPER
 from phpq.reproduce.rows import Row
