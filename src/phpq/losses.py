@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -18,8 +17,7 @@ if TYPE_CHECKING:
 EPSILON = 1e-8
 
 
-@dataclass(frozen=True, slots=True)
-class LossTerms:
+class LossTerms(NamedTuple):
     """The objective and its parts, each a scalar tensor."""
 
     total: Tensor
@@ -30,13 +28,9 @@ class LossTerms:
 def phpq_loss(
     output: RetrievalOutput, labels: Tensor, config: LossConfig, num_codebooks: int
 ) -> LossTerms:
-    """Combine classification and contrastive terms as the config weighs them.
+    """Combine both terms of a batch with labels (B,) int64 as the config weighs them.
 
-    Args:
-        output: Of one batch.
-        labels: (B,) int64.
-        config: Weights, margins (in units of sqrt(M)) and temperature.
-        num_codebooks: M.
+    Margins of the config are in units of sqrt(M), the number of codebooks.
     """
     classification = classification_loss(output.logits, labels, config.tau, config.label_smoothing)
     contrastive = contrastive_loss(
@@ -74,15 +68,14 @@ def contrastive_loss(
     For each class c of the batch: max(d+ - m+, 0) + max(m- - d-, 0), where d+ is the mean distance
     inside the class and d- that from the class to all others; then the mean over the classes.
 
+    A class with one image has no d+; a batch of one class has no d-.
+
     Args:
         reconstructions: (B, D) float32.
         labels: (B,) int64.
         positive_margin: m+.
         negative_margin: m-.
         positive_mean: "true" divides d+ by the n(n-1) terms that it sums, "paper" by n^2.
-
-    Returns:
-        A scalar. A class with one image has no d+; a batch of one class has no d-.
     """
     same = (labels[:, None] == labels[None, :]).float()  # (B, B)
     distances = _pairwise_distances(reconstructions)
@@ -94,9 +87,8 @@ def contrastive_loss(
     pairs = size * (size - 1) if positive_mean == "true" else size * size
     positive = inside / pairs.clamp(min=1)
     negative = outside / (size * others).clamp(min=1)
-    hinge = F.relu(positive - positive_margin) * (size > 1) + F.relu(negative_margin - negative) * (
-        others > 0
-    )
+    hinge = F.relu(positive - positive_margin) * (size > 1)
+    hinge = hinge + F.relu(negative_margin - negative) * (others > 0)
     weight = 1 / size  # rows of one class together weigh one
     return (weight * hinge).sum() / weight.sum()
 

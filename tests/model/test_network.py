@@ -58,7 +58,7 @@ def test_batch_norm_centres_the_embeddings(pixels: torch.Tensor) -> None:
 def test_passing_through_skips_the_codebooks_only(pixels: torch.Tensor) -> None:
     network = tiny_network().eval()
     embedding = network.embed(pixels)
-    passed, soft = network.pass_through(embedding), network.quantize(embedding)
+    passed, soft = network.quantize(embedding, softly=False), network.quantize(embedding)
     torch.testing.assert_close(passed.reconstruction.view(4, 4, 8).norm(dim=2), torch.ones(4, 4))
     assert torch.equal(passed.logits, passed.embedding_logits)
     assert torch.equal(passed.embedding_logits, soft.embedding_logits)

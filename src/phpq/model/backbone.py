@@ -26,11 +26,7 @@ IMAGENET_STD = (0.229, 0.224, 0.225)
 
 # Transformers refuse images of another size than their own unless told to adapt, each kind in its
 # own words; training crops and encoded images differ in size. Convolutions know neither word.
-SIZE_OPTIONS: tuple[dict[str, bool], ...] = (
-    {"strict_img_size": False},
-    {"dynamic_img_size": True},
-    {},
-)
+SIZE_OPTIONS = ({"strict_img_size": False}, {"dynamic_img_size": True}, dict[str, bool]())
 
 
 class Backbone(nn.Module):
@@ -44,9 +40,13 @@ class Backbone(nn.Module):
         self.levels = levels
         # timm's enum of strings equals its value, but its `str` does not.
         self._channels_last = getattr(pyramid, "output_fmt", "NCHW") == "NHWC"
-        mean, std = _pixel_statistics(pyramid)
-        self.register_buffer("mean", torch.tensor(mean).view(1, 3, 1, 1), persistent=False)
-        self.register_buffer("std", torch.tensor(std).view(1, 3, 1, 1), persistent=False)
+        pretrained, default = (
+            getattr(pyramid, name, None) for name in ("pretrained_cfg", "default_cfg")
+        )
+        settings = pretrained or default or {}
+        for name, usual in (("mean", IMAGENET_MEAN), ("std", IMAGENET_STD)):
+            values = torch.tensor(tuple(settings.get(name, usual))).view(1, 3, 1, 1)
+            self.register_buffer(name, values, persistent=False)
 
     def normalise(self, images: Tensor) -> Tensor:
         """Bring (B, 3, H, W) pixels in [0, 1] to the statistics of the weights."""
@@ -61,22 +61,25 @@ class Backbone(nn.Module):
 def build_backbone(config: ModelConfig, *, load_weights: bool = True) -> Backbone:
     """Create the backbone that the config names.
 
-    Args:
-        config: Names the timm model, the weights and the number of levels.
-        load_weights: False leaves the weights as initialised, for a checkpoint to fill.
+    Without `load_weights` they stay as initialised, for a checkpoint to fill.
     """
-    name = config.backbone
+    name, levels = config.backbone, config.levels
     _check_known(name)
     source = config.weights if load_weights else "none"
     overlay: dict[str, Any] | None = None
     if source not in ("none", "hub"):
         overlay = {"state_dict": _matching_state(name, Path(source))}
     size_option, info = _probe(name)
+    count = len(info.channels())
+    if levels > count:
+        raise ConfigError(
+            f"model.levels={levels}, but {name!r} has {count} pyramid levels. Use {count} or fewer."
+        )
     try:
         pyramid = timm.create_model(
             name,
             features_only=True,
-            out_indices=_deepest_levels(name, info, config.levels),
+            out_indices=tuple(int(index) for index in info.out_indices[count - levels :]),
             pretrained=source != "none",
             pretrained_cfg_overlay=overlay,
             **size_option,
@@ -87,12 +90,11 @@ def build_backbone(config: ModelConfig, *, load_weights: bool = True) -> Backbon
             "Give a file of weights (--weights FILE, or model.weights in the config), or learn "
             "from nothing (--weights none)."
         ) from error
-    return Backbone(pyramid, config.levels)
+    return Backbone(pyramid, levels)
 
 
 def _check_known(name: str) -> None:
-    known = timm.list_models()
-    base = name.split(".")[0]  # what follows the dot names the weights
+    known, base = timm.list_models(), name.split(".")[0]  # what follows the dot names the weights
     if base in known:
         return
     close = difflib.get_close_matches(base, known, n=1)
@@ -115,25 +117,6 @@ def _probe(name: str) -> tuple[dict[str, bool], Any]:
         f"Backbone {name!r} yields no feature pyramid in timm ({failure}). "
         "Use one that does, as resnet18, convnext_tiny or swin_tiny_patch4_window7_224."
     ) from failure
-
-
-def _deepest_levels(name: str, info: Any, levels: int) -> tuple[int, ...]:
-    count = len(info.channels())
-    if levels > count:
-        raise ConfigError(
-            f"model.levels={levels}, but {name!r} has {count} pyramid levels. Use {count} or fewer."
-        )
-    return tuple(int(index) for index in info.out_indices[count - levels :])
-
-
-def _pixel_statistics(pyramid: nn.Module) -> tuple[tuple[float, ...], tuple[float, ...]]:
-    settings = (
-        getattr(pyramid, "pretrained_cfg", None) or getattr(pyramid, "default_cfg", None) or {}
-    )
-    return (
-        tuple(settings.get("mean", IMAGENET_MEAN)),
-        tuple(settings.get("std", IMAGENET_STD)),
-    )
 
 
 def _matching_state(name: str, path: Path) -> dict[str, Tensor]:
@@ -160,6 +143,4 @@ def _matching_state(name: str, path: Path) -> dict[str, Tensor]:
         )
     kept = {key: state[key] for key in expected if key in state}
     logger.info("loaded %d tensors of %s from %s", len(kept), name, path)
-    return {
-        key: value.float() if value.is_floating_point() else value for key, value in kept.items()
-    }
+    return {k: v.float() if v.is_floating_point() else v for k, v in kept.items()}

@@ -11,7 +11,7 @@ import json
 import logging
 import warnings
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, cast
 
 import numpy as np
 import torch
@@ -39,8 +39,8 @@ class OnnxEncoder(nn.Module):
         self.mirrored = config.eval_flip
         side = config.store_size
         kept = max(1, round(side * config.eval_crop))
-        self.start = (side - kept) // 2
-        self.stop = self.start + kept
+        start = (side - kept) // 2
+        self.window = slice(start, start + kept)
         # Resizing is linear along each axis: as a matrix it needs no resize operator, whose
         # antialiasing differs from one runtime to the next.
         self.register_buffer("resize", _resize_matrix(kept, config.eval_size))
@@ -48,8 +48,7 @@ class OnnxEncoder(nn.Module):
 
     def forward(self, pixels: Tensor) -> tuple[Tensor, Tensor]:
         """Encode stored squares."""
-        window = slice(self.start, self.stop)
-        images = pixels[..., window, window].float() / 255
+        images = pixels[..., self.window, self.window].float() / 255
         resize = cast(Tensor, self.resize)
         images = (resize @ images @ resize.T).clamp(0, 1)
         embedding = self.network.embed(images, mirrored=self.mirrored)
@@ -88,15 +87,29 @@ def export_onnx(model: Model, path: str | Path) -> Path:
         raise ConfigError(f"{str(target)!r} must end in .onnx.")
     if not target.parent.is_dir():
         raise ConfigError(f"There is no folder {str(target.parent)!r} to write to. Make it first.")
-    onnx = _import_onnx()
+    try:
+        import onnx
+        import onnxruntime  # noqa: F401
+        import onnxscript  # noqa: F401
+    except ImportError as error:
+        raise MissingExtraError(
+            f"Exporting needs the package {error.name!r}. Install it with: pip install 'phpq[onnx]'"
+        ) from error
     config = model.card.config.data
     encoder = OnnxEncoder(model.network, config).cpu().eval()
-    example = torch.zeros(2, 3, config.store_size, config.store_size, dtype=torch.uint8)
+    facts = {
+        "phpq_version": __version__,
+        "bits": str(model.bits),
+        "num_codebooks": str(model.codebooks.num_codebooks),
+        "fingerprint": model.fingerprint(),
+        "class_names": json.dumps(list(model.class_names)),
+    }
     try:
         with replacing(target) as temporary:
-            _trace(encoder, example, temporary)
+            _trace(encoder, config.store_size, temporary)
             content = onnx.load(str(temporary))
-            _describe(content, model)
+            for key, value in facts.items():
+                content.metadata_props.add(key=key, value=value)
             onnx.save(content, str(temporary))
             _check(encoder, temporary, config.store_size)
     finally:
@@ -104,14 +117,14 @@ def export_onnx(model: Model, path: str | Path) -> Path:
     return target
 
 
-def _trace(encoder: OnnxEncoder, example: Tensor, path: Path) -> None:
+def _trace(encoder: OnnxEncoder, side: int, path: Path) -> None:
     # The exporter reports on itself through warnings and log lines of its own.
     logging.getLogger("torch.onnx").setLevel(logging.ERROR)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         torch.onnx.export(
             encoder,
-            (example,),
+            (torch.zeros(2, 3, side, side, dtype=torch.uint8),),
             str(path),
             input_names=["pixels"],
             output_names=["codes", "embedding"],
@@ -122,25 +135,11 @@ def _trace(encoder: OnnxEncoder, example: Tensor, path: Path) -> None:
         )
 
 
-def _describe(content: Any, model: Model) -> None:
-    facts = {
-        "phpq_version": __version__,
-        "bits": str(model.bits),
-        "num_codebooks": str(model.codebooks.num_codebooks),
-        "fingerprint": model.fingerprint(),
-        "class_names": json.dumps(list(model.class_names)),
-    }
-    for key, value in facts.items():
-        entry = content.metadata_props.add()
-        entry.key, entry.value = key, value
-
-
 def _check(encoder: OnnxEncoder, path: Path, side: int) -> None:
     """Demand identical codes from the file and from torch, on noise of several contrasts."""
     import onnxruntime
 
-    generator = np.random.default_rng(0)
-    noise = generator.integers(0, 256, (CHECKED_IMAGES, 3, side, side))
+    noise = np.random.default_rng(0).integers(0, 256, (CHECKED_IMAGES, 3, side, side))
     contrast = np.linspace(0.1, 1, CHECKED_IMAGES).reshape(-1, 1, 1, 1)
     pixels = (127 + (noise - 127) * contrast).astype(np.uint8)
     session = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
@@ -154,15 +153,3 @@ def _check(encoder: OnnxEncoder, path: Path, side: int) -> None:
             f"The ONNX file does not reproduce the model: {differing} "
             f"code bytes differ and embeddings are up to {apart:.2g} apart. Nothing was written."
         )
-
-
-def _import_onnx() -> Any:
-    try:
-        import onnx
-        import onnxruntime  # noqa: F401
-        import onnxscript  # noqa: F401
-    except ImportError as error:
-        raise MissingExtraError(
-            f"Exporting needs the package {error.name!r}. Install it with: pip install 'phpq[onnx]'"
-        ) from error
-    return onnx

@@ -21,14 +21,7 @@ import torch
 from torch import Tensor, nn
 
 from phpq.codes import CodeArray, Codebooks, QueryNorm
-from phpq.config import (
-    RECIPES,
-    LossConfig,
-    ModelConfig,
-    QuantizerConfig,
-    RunConfig,
-    in_range,
-)
+from phpq.config import RECIPES, LossConfig, ModelConfig, QuantizerConfig, RunConfig, in_range
 from phpq.errors import ConfigError, nearest_hint
 from phpq.model.backbone import Backbone, build_backbone
 
@@ -67,59 +60,36 @@ class Learned:
 
 @dataclass(frozen=True, slots=True)
 class TrainingSet:
-    """What a method may look at between epochs.
+    """What a method may look at between epochs."""
 
-    Attributes:
-        labels: (N,) int64, on the device.
-        num_classes: Classes, numbered from 0.
-        seed: Of the run.
-        epochs: Of the run.
-        embed: Returns the (N, D) embeddings of the training images by the evaluated network.
-        apply: Runs a function of pixels (B, 3, H, W) in [0, 1] over all training images as they are
-            encoded (no augmentation) and returns its (N, ...) float32 results, on the device.
-        message: Tells the user what is being done.
-    """
-
-    labels: Tensor
+    labels: Tensor  # (N,) int64, on the device
     num_classes: int
-    seed: int
-    epochs: int
-    embed: Callable[[], Tensor]
+    seed: int  # of the run
+    epochs: int  # of the run
+    embed: Callable[[], Tensor]  # (N, D), of the training images by the evaluated network
+    # Runs a function of pixels (B, 3, H, W) in [0, 1] over all training images as they are encoded
+    # (no augmentation) and returns its (N, ...) float32 results, on the device.
     apply: Callable[[Callable[[Tensor], Tensor]], Tensor]
-    message: Callable[[str], None] = field(default=lambda text: None)
+    message: Callable[[str], None] = field(default=lambda text: None)  # tells the user
 
 
 @dataclass(frozen=True, slots=True)
 class EpochChange:
-    """What `prepare_epoch` did.
+    """What `prepare_epoch` did."""
 
-    Attributes:
-        adopt: Sub-modules that were set, not learned: the averaged weights take them as they are.
-        new_step: Steps compute something else from now on, so that a captured graph is stale.
-    """
-
-    adopt: tuple[str, ...] = ()
-    new_step: bool = False
+    adopt: tuple[str, ...] = ()  # sub-modules that were set, not learned: the average takes them
+    new_step: bool = False  # steps compute something else from now on: a captured graph is stale
 
 
 class Method(nn.Module):
-    """A network with a way to learn and a way to be searched.
+    """A network with a way to learn and a way to be searched."""
 
-    Numbers of a method's own are class attributes made by `phpq.config.option`.
-
-    Attributes:
-        terms: Names of the parts of the loss.
-        backbone: Images to a feature pyramid.
-        query_norm: How queries are scored, see `Codebooks.lookup_tables`.
-        embedding_dim: D of `embed`.
-        fitted_last: Codes exist only after `complete`: there is nothing to evaluate before.
-    """
-
-    terms: ClassVar[tuple[str, ...]] = ()
-    fitted_last: ClassVar[bool] = False
+    # Numbers of a method's own are class attributes made by `phpq.config.option`.
+    terms: ClassVar[tuple[str, ...]] = ()  # names of the parts of the loss
+    fitted_last: ClassVar[bool] = False  # there are no codes to evaluate before `complete`
     backbone: Backbone
-    query_norm: QueryNorm
-    embedding_dim: int
+    query_norm: QueryNorm  # how queries are scored, see `Codebooks.lookup_tables`
+    embedding_dim: int  # D of `embed`
 
     def __init__(self, setup: MethodSetup) -> None:
         super().__init__()
@@ -188,12 +158,9 @@ class Method(nn.Module):
 
 
 def build_method(config: RunConfig, num_classes: int, *, load_weights: bool = True) -> Method:
-    """Create the method that the config names.
+    """Create the method that the config names, for a training set of so many classes.
 
-    Args:
-        config: Every setting.
-        num_classes: Classes of the training set.
-        load_weights: False leaves the backbone as initialised, for a checkpoint to fill.
+    Without `load_weights` the backbone stays as initialised, for a checkpoint to fill.
     """
     module, _, name = RECIPES[config.method.name].place.partition(":")
     kind: type[Method] = getattr(importlib.import_module(module), name)

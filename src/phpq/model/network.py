@@ -13,13 +13,7 @@ from torch import Tensor, nn
 
 from phpq.codes import Codebooks
 from phpq.losses import phpq_loss
-from phpq.model.method import (
-    EpochChange,
-    Learned,
-    Method,
-    MethodSetup,
-    TrainingSet,
-)
+from phpq.model.method import EpochChange, Learned, Method, MethodSetup, TrainingSet
 from phpq.model.pooling import PyramidHybridPooling
 from phpq.model.quantizer import ProductQuantizer
 
@@ -81,7 +75,7 @@ class Network(Method):
 
     def objective(self, extracted: Tensor, labels: Tensor, rows: Tensor) -> Learned:
         """Classify and contrast the soft reconstructions of a batch."""
-        output = self.quantize(extracted) if self.quantized else self.pass_through(extracted)
+        output = self.quantize(extracted, softly=self.quantized)
         terms = phpq_loss(output, labels, self.setup.loss, self.setup.quantizer.num_codebooks)
         codes = self.quantizer.encode(extracted.detach()).to(torch.uint8)
         return Learned(terms.total, (terms.classification, terms.contrastive), codes)
@@ -108,23 +102,20 @@ class Network(Method):
         """Return backbone and pooling."""
         return (self.backbone, self.pooling)
 
-    def quantize(self, embedding: Tensor) -> RetrievalOutput:
-        """Quantize (B, D) embeddings softly and classify both forms of them."""
-        with torch.autocast(embedding.device.type, enabled=False):
-            return self._output(embedding, self.quantizer(embedding))
+    def quantize(self, embedding: Tensor, *, softly: bool = True) -> RetrievalOutput:
+        """Quantize (B, D) embeddings softly and classify both forms of them.
 
-    def pass_through(self, embedding: Tensor) -> RetrievalOutput:
-        """Take the unit sub-vectors for their own reconstruction: training without codebooks."""
+        Or, for training without codebooks, take the unit sub-vectors for their own reconstruction.
+        """
+        split = self.quantizer.split
         with torch.autocast(embedding.device.type, enabled=False):
-            return self._output(embedding, self.quantizer.split(embedding).flatten(1))
-
-    def _output(self, embedding: Tensor, reconstruction: Tensor) -> RetrievalOutput:
-        return RetrievalOutput(
-            embedding=embedding,
-            reconstruction=reconstruction,
-            logits=self.classifier(reconstruction),
-            embedding_logits=self.classifier(self.quantizer.split(embedding).flatten(1)),
-        )
+            reconstruction = self.quantizer(embedding) if softly else split(embedding).flatten(1)
+            return RetrievalOutput(
+                embedding=embedding,
+                reconstruction=reconstruction,
+                logits=self.classifier(reconstruction),
+                embedding_logits=self.classifier(split(embedding).flatten(1)),
+            )
 
     def forward(self, images: Tensor) -> RetrievalOutput:
         """Embed, quantize softly and classify one batch of pixels in [0, 1]."""

@@ -20,22 +20,18 @@ EPSILON = 1e-6
 def generalized_spatial_pooling(
     features: Tensor, rho: float, *, kind: Literal["gem", "paper"] = "gem"
 ) -> Tensor:
-    """Pool every channel over space with focus factor rho.
+    """Pool every channel of (B, C, h, w) over space with focus factor rho: (B, C) float32.
 
     Args:
-        features: (B, C, h, w), any float type; computed in float32.
+        features: Any float type; computed in float32.
         rho: 1 is average pooling, infinity max pooling.
         kind: "gem" takes the mean inside the root, so that both limits hold. "paper" is the formula
             as printed, with 1/(hw) outside: it shrinks the result by (hw)^(1/rho - 1).
-
-    Returns:
-        (B, C) float32.
     """
     pixels = features.flatten(2).float()  # (B, C, hw)
     count = pixels.shape[2]
     if math.isinf(rho):
-        pooled = pixels.amax(2)
-        return pooled if kind == "gem" else pooled / count
+        return pixels.amax(2) if kind == "gem" else pixels.amax(2) / count
     if rho == 1:
         return pixels.mean(2)
     # The root has an infinite slope at zero, and powers need positive bases.
@@ -48,16 +44,12 @@ def generalized_spatial_pooling(
 def pooling_by_image(
     features: Tensor, rho: Tensor, *, kind: Literal["gem", "paper"] = "gem"
 ) -> Tensor:
-    """Pool every channel over space with a focus factor for each image, differentiable in it.
+    """Do as `generalized_spatial_pooling`, with a focus factor per image, differentiable in it.
 
     Args:
-        features: (B, C, h, w), any float type; computed in float32. Values below 1e-6 count as
-            1e-6, whatever rho is.
+        features: (B, C, h, w); values below 1e-6 count as 1e-6, whatever rho is.
         rho: (B,) float32, finite and at least 1.
-        kind: As in `generalized_spatial_pooling`.
-
-    Returns:
-        (B, C) float32.
+        kind: As there.
     """
     pixels = features.flatten(2).float()  # (B, C, hw)
     # In logarithms, so that powers overflow for no rho that may be predicted.

@@ -15,7 +15,6 @@ from torch import Tensor, nn
 
 from phpq.codes import Codebooks
 from phpq.config import QuantizerConfig
-from phpq.model.kmeans import spherical_kmeans
 
 
 class ProductQuantizer(nn.Module):
@@ -54,12 +53,9 @@ class ProductQuantizer(nn.Module):
         return partial_attention(logits, self.kappa)
 
     def kappa_at(self, progress: float) -> int:
-        """Return how many codewords take part when a share of the epochs is over.
+        """Return how many codewords take part when a share of the epochs with codebooks is over.
 
         "anneal" halves from K down to kappa, in equal times: few values, for each makes a new step.
-
-        Args:
-            progress: 0 before the first epoch with codebooks, 1 after the last.
         """
         size, least = self.config.codebook_size, self.config.kappa
         if self.config.kappa_mode != "anneal":
@@ -78,11 +74,9 @@ class ProductQuantizer(nn.Module):
     def fit(self, embeddings: Tensor, *, seed: int) -> None:
         """Start the codebooks where the data is: spherical k-means of (N, D) embeddings."""
         parts = self.split(embeddings)
+        size = self.config.codebook_size
         for book in range(self.config.num_codebooks):
-            centres = spherical_kmeans(
-                parts[:, book], self.config.codebook_size, seed=seed * 1000 + book
-            )
-            self.codebooks[book] = centres
+            self.codebooks[book] = spherical_kmeans(parts[:, book], size, seed=seed * 1000 + book)
 
     @torch.no_grad()
     def export(self) -> Codebooks:
@@ -91,16 +85,9 @@ class ProductQuantizer(nn.Module):
 
 
 def partial_attention(logits: Tensor, kappa: int) -> Tensor:
-    """Softmax over the kappa largest logits of each row; the others get exactly zero.
+    """Softmax over the kappa largest logits of each row (..., K); the others get exactly zero.
 
     The same as softmax, mask, renormalise, but stable when the kept probabilities are tiny.
-
-    Args:
-        logits: (..., K) float32.
-        kappa: How many take part; K is the plain softmax.
-
-    Returns:
-        (..., K) float32 whose rows sum to 1.
     """
     if kappa >= logits.shape[-1]:
         return logits.softmax(-1)
@@ -113,16 +100,8 @@ def partial_attention(logits: Tensor, kappa: int) -> Tensor:
 def nucleus_attention(logits: Tensor, kappa: int, *, mass: float) -> Tensor:
     """Softmax over the fewest largest logits of each row that hold `mass` of the full softmax.
 
-    A sure row keeps one codeword, a doubtful one more, but never more than kappa. Shapes do not
-    depend on how many are kept.
-
-    Args:
-        logits: (..., K) float32.
-        kappa: The most that may take part.
-        mass: In (0, 1]; 1 keeps kappa.
-
-    Returns:
-        (..., K) float32 whose rows sum to 1.
+    A sure row of (..., K) keeps one codeword, a doubtful one more, but never more than kappa; a
+    mass of 1 keeps kappa. Shapes do not depend on how many are kept.
     """
     if mass >= 1:
         return partial_attention(logits, kappa)
@@ -133,3 +112,49 @@ def nucleus_attention(logits: Tensor, kappa: int, *, mass: float) -> Tensor:
     left_out = shares.cumsum(-1) - shares >= mass
     mask = torch.ones_like(logits, dtype=torch.bool).scatter(-1, order, left_out)
     return logits.masked_fill(mask, float("-inf")).softmax(-1)
+
+
+@torch.no_grad()
+def spherical_kmeans(
+    points: Tensor, num_clusters: int, *, seed: int, iterations: int = 25
+) -> Tensor:
+    """Cluster unit vectors by cosine.
+
+    A cluster that loses all its points moves to the point that is worst served; one whose points
+    cancel out stays where it was. With fewer points than clusters, the surplus centres are points
+    with a little noise, so that no two are equal.
+
+    Args:
+        points: (N, d) float32 of unit length; a dead sub-vector may be zero.
+        num_clusters: K.
+        seed: Fixes the starting points.
+        iterations: Lloyd steps.
+
+    Returns:
+        (K, d) float32 of unit length.
+    """
+    generator = torch.Generator().manual_seed(seed)
+    order = torch.randperm(len(points), generator=generator)
+    picks = order.repeat(-(-num_clusters // len(points)))[:num_clusters]
+    centres = points[picks.to(points.device)].clone()
+    if num_clusters > len(points):
+        noise = torch.randn(centres.shape, generator=generator).to(centres)
+        return F.normalize(centres + 0.05 * F.normalize(noise, dim=-1), dim=-1)
+    anywhere = F.normalize(torch.randn(centres.shape, generator=generator), dim=-1).to(centres)
+    centres = torch.where(_directed(centres), centres, anywhere)
+    for _ in range(iterations):
+        cosines, nearest = (points @ centres.T).max(1)
+        sums = torch.zeros_like(centres).index_add_(0, nearest, points)
+        counts = torch.bincount(nearest, minlength=num_clusters)
+        empty = (counts == 0).nonzero().flatten()
+        if len(empty):
+            worst = cosines.topk(len(empty), largest=False).indices
+            sums[empty] = points[worst]
+        centres = torch.where(_directed(sums), F.normalize(sums, dim=-1), centres)
+    return centres
+
+
+def _directed(vectors: Tensor) -> Tensor:
+    """Tell which rows of (K, d) have a direction: (K, 1) bool."""
+    lengths: Tensor = vectors.norm(dim=-1, keepdim=True)
+    return lengths > 1e-6
