@@ -26,7 +26,7 @@ from typing import Any
 
 import torch
 
-from phpq.training.state import read_metrics
+from phpq.evaluation.history import read_rows
 
 
 @dataclass(frozen=True)
@@ -109,7 +109,7 @@ def _train(options: argparse.Namespace, processes: int, run: Path) -> list[dict[
     done = subprocess.run(launcher, env=environment, capture_output=True, text=True, check=False)
     if done.returncode:
         sys.exit(f"{processes} processes failed:\n{done.stderr}")
-    return read_metrics(run, epochs=options.epochs)
+    return read_rows(run)
 
 
 def _speed(

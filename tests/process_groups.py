@@ -31,9 +31,9 @@ from phpq.methods.exchnet import ExchNet
 from phpq.model import Network
 from phpq.model.weights import write_safetensors
 from phpq.training import Reporter, Trainer, train_run
-from phpq.training.decoding import decode_together
-from phpq.training.distributed import Group, Launch, meet
-from phpq.training.state import RunState
+from phpq.training.distributed import Group
+from phpq.training.pixels import decode_together
+from phpq.training.run import RunState
 from phpq.training.synced_norm import synchronise
 from tiny_runs import tiny_birds
 
@@ -60,7 +60,7 @@ def _start(size: int, target: Job, arguments: tuple[Any, ...]) -> list[int | Non
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
     processes = [
-        context.Process(target=target, args=(Launch(rank, size, rank, size), port, *arguments))
+        context.Process(target=target, args=(Group(rank, size, rank, size), port, *arguments))
         for rank in range(size)
     ]
     for process in processes:
@@ -72,34 +72,34 @@ def _start(size: int, target: Job, arguments: tuple[Any, ...]) -> list[int | Non
     return [process.exitcode for process in processes]
 
 
-def environment(launch: Launch, port: int) -> dict[str, str]:
+def environment(group: Group, port: int) -> dict[str, str]:
     """Return what torchrun sets."""
     return {
-        "RANK": str(launch.rank),
-        "WORLD_SIZE": str(launch.size),
-        "LOCAL_RANK": str(launch.local_rank),
-        "LOCAL_WORLD_SIZE": str(launch.local_size),
+        "RANK": str(group.rank),
+        "WORLD_SIZE": str(group.size),
+        "LOCAL_RANK": str(group.local_rank),
+        "LOCAL_WORLD_SIZE": str(group.local_size),
         "MASTER_ADDR": "127.0.0.1",
         "MASTER_PORT": str(port),
     }
 
 
-def _member(launch: Launch, port: int, job: Job, arguments: tuple[Any, ...]) -> None:
+def _member(group: Group, port: int, job: Job, arguments: tuple[Any, ...]) -> None:
     torch.set_num_threads(1)
-    os.environ.update(environment(launch, port))
-    group = meet(launch)
+    os.environ.update(environment(group, port))
+    group.meet()
     group.join("cpu")
     job(group, *arguments)
     group.close()
 
 
-def _command(launch: Launch, port: int, folder: Path, arguments: tuple[str, ...]) -> None:
+def _command(group: Group, port: int, folder: Path, arguments: tuple[str, ...]) -> None:
     torch.set_num_threads(1)
-    os.environ.update(environment(launch, port))
+    os.environ.update(environment(group, port))
     os.chdir(folder)
     sys.argv = ["phpq", *arguments]
-    sys.stdout = (folder / f"{launch.rank}.out").open("w", buffering=1)
-    sys.stderr = (folder / f"{launch.rank}.err").open("w", buffering=1)
+    sys.stdout = (folder / f"{group.rank}.out").open("w", buffering=1)
+    sys.stderr = (folder / f"{group.rank}.err").open("w", buffering=1)
     main()
 
 
@@ -158,7 +158,7 @@ def train_and_be_killed(group: Group, config: RunConfig, folder: Path, epoch: in
         os._exit(WROTE)
 
     if not group.first:
-        for name in ("write_card", "write_metrics", "write_weights", "plot_training"):
+        for name in ("write_card", "write_text", "write_weights", "plot_training"):
             setattr(run, name, forbidden)
         setattr(RunState, "save", forbidden)  # noqa: B010
     if group.rank == 2:
@@ -186,7 +186,7 @@ def train_and_diverge(group: Group, config: RunConfig, folder: Path, call: int) 
 
 def decode(group: Group, source: str, config: RunConfig, folder: Path, cache: Path | None) -> None:
     """Write the pixels that this process got, which images they are of, and what it decoded."""
-    import phpq.training.decoding as decoding
+    import phpq.training.pixels as pixels
 
     asked: list[str] = []
 
@@ -194,8 +194,8 @@ def decode(group: Group, source: str, config: RunConfig, folder: Path, cache: Pa
         asked.extend(images.ids)
         return decode_readable(images, *arguments, **options)
 
-    setattr(decoding, "decode_readable", recorded)  # noqa: B010
-    setattr(decoding, "_BLOCK_BYTES", 10_000)  # noqa: B010  several blocks
+    setattr(pixels, "decode_readable", recorded)  # noqa: B010
+    setattr(pixels, "BLOCK_BYTES", 10_000)  # noqa: B010  several blocks
     try:
         found = decode_together(open_dataset(source).train, config.data, group=group, cache=cache)
     except PhpqError as error:
@@ -305,6 +305,11 @@ def fail_together(group: Group, folder: Path) -> None:
         group.on_first(refuse)
     except PhpqError as error:
         (folder / str(group.rank)).write_text(f"{type(error).__name__}: {error}", "utf-8")
+
+
+def report(group: Group, folder: Path) -> None:
+    """Leave a file named for the process that was to report; the first has nothing to say."""
+    group.report_once(None if group.first else (folder / str(group.rank)).touch)
 
 
 def die_alone(group: Group) -> None:

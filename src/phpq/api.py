@@ -9,12 +9,12 @@ torch is imported inside the functions: a data set that is not there is reported
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
-from phpq.config import CONFIG_FILE, RunConfig, with_bits
+from phpq.config import RunConfig, with_bits
 from phpq.data import Dataset, open_dataset
 from phpq.errors import ConfigError, DataError
 from phpq.evaluation.coded import FOLDER
@@ -69,15 +69,7 @@ def train(  # noqa: PLR0913  every way to say what is to be learned, by name
     run = open_run(source, config=config, method=method, bits=bits, out=out, resume=resume)
     from phpq.training import train_run
 
-    return train_run(
-        run.dataset,
-        run.config,
-        run.folder,
-        device=device,
-        resume=resume,
-        reporter=reporter,
-        group=group,
-    )
+    return train_run(*run, device=device, resume=resume, reporter=reporter, group=group)
 
 
 def evaluate(
@@ -123,12 +115,7 @@ def as_dataset(source: Source, *, home: Path | None = None) -> Dataset:
 
 
 def open_origin(origin: str, *, home: Path | None = None) -> Dataset:
-    """Open the data set that a model card names.
-
-    Args:
-        origin: `ModelCard.dataset`.
-        home: Where downloads are kept.
-    """
+    """Open the data set that a model card names (`ModelCard.dataset`)."""
     try:
         return open_dataset(origin, home=home)
     except DataError as error:
@@ -138,8 +125,7 @@ def open_origin(origin: str, *, home: Path | None = None) -> Dataset:
         ) from error
 
 
-@dataclass(frozen=True, slots=True)
-class Run:
+class Run(NamedTuple):
     """A run that is about to begin or to go on."""
 
     dataset: Dataset
@@ -161,23 +147,32 @@ def open_run(  # noqa: PLR0913  every way to say what is to be learned, by name
 ) -> Run:
     """Find data set, settings and folder of a run that is to begin, or to be resumed.
 
-    Args:
-        source: As for `train`; on resuming, where the data set is if it has moved.
-        config: Every setting; otherwise those of the run that is resumed, or what
+    Args are those of `train`, and:
+        source: On resuming, where the data set is if it has moved.
+        config: Otherwise the settings of the run that is resumed, or what
             `recipes.resolve_config` makes of method, file and settings.
-        method: As for `train`.
         file: A TOML file of settings.
         settings: Texts such as "training.epochs=10".
-        bits: Length of a code.
-        out: The run folder.
-        resume: Continue the run in `out`.
         home: Where downloads are kept.
     """
     if resume:
         if out is None:
             raise ConfigError("There is no run to resume. Say which with out=FOLDER.")
-        dataset, kept = _interrupted(Path(out), source, home)
-        config = config or kept
+        from phpq.model.checkpoint import interrupted_card
+
+        folder = Path(out)
+        card = interrupted_card(folder)
+        config = config or card.config
+        if source is None:
+            dataset = open_origin(card.dataset, home=home)
+        else:
+            dataset = as_dataset(source, home=home)
+        if dataset.class_names != card.class_names:
+            raise DataError(
+                f"The run in {str(folder)!r} learned {len(card.class_names)} classes; "
+                f"{dataset.name!r} has {len(dataset.class_names)}, or others by name. "
+                "Resume with the data set that the run began with."
+            )
     elif source is None:
         raise ConfigError("There is no data set to train on. Give a source, or resume a run.")
     else:
@@ -191,31 +186,6 @@ def open_run(  # noqa: PLR0913  every way to say what is to be learned, by name
     weights = absolute_weights(config.model.weights)
     config = replace(config, model=replace(config.model, weights=weights))
     return Run(dataset, config, Path(out) if out else default_folder(dataset, config))
-
-
-def _interrupted(
-    folder: Path, source: Source | None, home: Path | None
-) -> tuple[Dataset, RunConfig]:
-    """Return the data set and the settings of a run that is to be resumed."""
-    from phpq.model.checkpoint import read_card
-
-    if not (folder / CONFIG_FILE).is_file():
-        raise ConfigError(
-            f"There is no run to resume in {str(folder)!r}: it has no {CONFIG_FILE}. "
-            "Give the folder of an interrupted run, or start one without resuming."
-        )
-    card = read_card(folder)
-    if source is None:
-        dataset = open_origin(card.dataset, home=home)
-    else:
-        dataset = as_dataset(source, home=home)
-    if dataset.class_names != card.class_names:
-        raise DataError(
-            f"The run in {str(folder)!r} learned {len(card.class_names)} classes; "
-            f"{dataset.name!r} has {len(dataset.class_names)}, or others by name. "
-            "Resume with the data set that the run began with."
-        )
-    return dataset, card.config
 
 
 def default_folder(dataset: Dataset, config: RunConfig) -> Path:

@@ -45,7 +45,7 @@ def describe_machine(*, home: Path | None = None) -> dict[str, Any]:
 def describe_run(folder: Path) -> dict[str, Any]:
     """Return the settings, the progress and the results of a run."""
     from phpq.model.checkpoint import WEIGHTS, read_card
-    from phpq.training.state import STATE
+    from phpq.training.run import STATE
 
     card = read_card(folder)
     rows = read_rows(folder)

@@ -10,11 +10,11 @@ from pathlib import Path
 import pytest
 
 from command_line import phpq, tiny_toml
-from phpq.cli.launch import NAMES, find_launch
+from phpq.cli.launch import NAMES, find_group
 from phpq.data import write_plumage
 from phpq.errors import ConfigError
-from phpq.training.distributed import Launch
-from phpq.training.state import read_metrics
+from phpq.evaluation.history import read_rows
+from phpq.training.distributed import Group
 from process_groups import environment, launched
 from tiny_runs import tiny_birds
 
@@ -101,18 +101,18 @@ def test_torchrun_runs_the_real_command(place: Path) -> None:
     )
     assert done.returncode == 0, done.stderr
     assert done.stdout.count("after the last epoch (2)") == 1
-    assert [row["epoch"] for row in read_metrics(place / "run", epochs=9)] == [1, 2]
+    assert [row["epoch"] for row in read_rows(place / "run")] == [1, 2]
 
 
 def test_the_launcher_is_known_by_all_that_it_sets(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in NAMES:
         monkeypatch.delenv(name, raising=False)
-    assert find_launch() is None
-    launch = Launch(3, 4, 1, 2)
-    for name, value in environment(launch, 1234).items():
-        assert find_launch() is None
+    assert find_group() is None
+    group = Group(3, 4, 1, 2)
+    for name, value in environment(group, 1234).items():
+        assert find_group() is None
         monkeypatch.setenv(name, value)
-    assert find_launch() == launch
+    assert find_group() == group
     monkeypatch.setenv("RANK", "first")
     with pytest.raises(ConfigError, match="'first'"):
-        find_launch()
+        find_group()

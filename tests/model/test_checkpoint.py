@@ -16,7 +16,6 @@ from phpq.model import Network
 from phpq.model.checkpoint import (
     WEIGHTS,
     ModelCard,
-    fingerprint,
     read_card,
     read_network,
     write_card,
@@ -61,7 +60,6 @@ def test_a_round_trip_changes_no_bit_of_the_embeddings(folder: Path) -> None:
     pixels = torch.rand(3, 3, SIDE, SIDE)
     with torch.no_grad():
         assert torch.equal(network.embed(pixels), loaded.embed(pixels))
-    assert fingerprint(network.state_dict()) == fingerprint(loaded.state_dict())
 
 
 def test_running_statistics_are_kept(folder: Path) -> None:
@@ -72,7 +70,6 @@ def test_running_statistics_are_kept(folder: Path) -> None:
     loaded, _ = read_network(folder, read_card(folder))
     for key, value in network.state_dict().items():
         assert torch.equal(loaded.state_dict()[key], value), key
-    assert fingerprint(loaded.state_dict()) != fingerprint(tiny_network().state_dict())
 
 
 def test_the_weights_file_of_the_backbone_is_not_needed_again(folder: Path) -> None:

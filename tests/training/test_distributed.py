@@ -12,16 +12,16 @@ import torch
 import process_groups
 from phpq.config import RunConfig
 from phpq.errors import ConfigError, PhpqError
+from phpq.evaluation.history import read_rows
 from phpq.model import load
 from phpq.model.weights import read_safetensors
-from phpq.training.distributed import ALONE, Group, Launch, PeerError, meet
-from phpq.training.state import read_metrics
+from phpq.training.distributed import ALONE, Group, PeerError
 from process_groups import together
 from tiny_runs import tiny_config, tiny_train
 
 
 def member(rank: int, size: int) -> Group:
-    return Group(Launch(rank, size))
+    return Group(rank, size)
 
 
 # Plain descent: Adam turns the rounding of a gradient that is zero, as of a bias before a batch
@@ -41,7 +41,7 @@ RUNS = {
 
 def losses(folder: Path) -> torch.Tensor:
     """Return every number of metrics.jsonl that does not measure time."""
-    rows = read_metrics(folder, epochs=100)
+    rows = read_rows(folder)
     names = [name for name in rows[0] if name not in ("seconds", "images_per_second")]
     return torch.tensor([[float(row[name]) for name in names] for row in rows])
 
@@ -146,6 +146,12 @@ def test_what_is_exchanged(tmp_path: Path) -> None:
         assert found["every"].tolist() == [True, False]
 
 
+def test_the_first_that_fails_reports_for_all(tmp_path: Path) -> None:
+    assert together(3, process_groups.report, tmp_path) == [0, 0, 0]
+    [said] = tmp_path.iterdir()
+    assert said.name in ("1", "2")  # the first process waits for a message of another
+
+
 def test_a_failure_of_the_first_is_a_failure_of_all(tmp_path: Path) -> None:
     assert together(2, process_groups.fail_together, tmp_path) == [0, 0]
     assert (tmp_path / "0").read_text() == "ConfigError: no"
@@ -190,10 +196,8 @@ def test_a_group_of_one_exchanges_nothing() -> None:
     assert not ALONE.every(False)
     assert ALONE.first
     assert not ALONE.sharded
-    assert ALONE.claim_failure()
     with pytest.raises(ConfigError, match="no"):
         ALONE.on_first(process_groups.refuse)
-    assert meet(Launch(0, 1)).size == 1
 
 
 def test_one_device_does_not_serve_several_processes() -> None:

@@ -10,9 +10,10 @@ import torch
 
 import process_groups
 from phpq.config import RunConfig
+from phpq.evaluation.history import read_rows
 from phpq.model import load
 from phpq.model.weights import read_safetensors
-from phpq.training.state import STATE, read_metrics
+from phpq.training.run import STATE
 from process_groups import together
 from tiny_runs import tiny_config, tiny_train
 
@@ -47,7 +48,7 @@ LOOSE = {"bfloat16": (0.05, 0.02)}
 
 def losses(folder: Path) -> torch.Tensor:
     """Return the numbers of every row of metrics.jsonl that follow from the weights."""
-    rows = read_metrics(folder, epochs=100)
+    rows = read_rows(folder)
     names = ("epoch", "loss", "learning_rate", "map")
     return torch.tensor([[float(row.get(name, 0)) for name in names] for row in rows])
 

@@ -18,10 +18,11 @@ import torch
 
 from phpq.config import RunConfig
 from phpq.errors import ConfigError
+from phpq.evaluation.history import METRICS
 from phpq.model import Network, load
 from phpq.model.weights import read_tensors
 from phpq.training import Reporter, Trainer
-from phpq.training.state import METRICS, STATE
+from phpq.training.run import STATE
 from tiny_runs import colours, tiny_birds, tiny_config, tiny_train
 
 CPU = torch.device("cpu")
@@ -68,7 +69,7 @@ def assert_same_run(folder: Path, other: Path) -> None:
 @pytest.fixture(autouse=True)
 def no_plots(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     if "straight" not in request.fixturenames:
-        monkeypatch.setattr("phpq.training.run.plot_training", lambda *_: None)
+        monkeypatch.setattr("phpq.training.run.find_spec", lambda _: None)
 
 
 @pytest.fixture(scope="module")

@@ -1,4 +1,4 @@
-"""A run in two parts: the backbone learns to classify, then the method goes on from it."""
+"""A run in two parts, and its state: every bit restored, and clear words where it does not fit."""
 
 from __future__ import annotations
 
@@ -7,14 +7,15 @@ from pathlib import Path
 import pytest
 import torch
 
-from phpq.config import RunConfig
-from phpq.errors import ConfigError
+from phpq.config import RunConfig, TrainingConfig
+from phpq.errors import ConfigError, FormatError
 from phpq.evaluation.history import read_rows
 from phpq.model import load
 from phpq.recipes import classifier_config
 from phpq.training import Reporter, Trainer, build_trainer, learn_backbone, run
-from phpq.training.state import STATE
-from tiny_runs import tiny_birds, tiny_config, tiny_train
+from phpq.training.run import STATE, RunState
+from phpq.training.step import build_optimizer, set_rates
+from tiny_runs import SIDE, tiny_birds, tiny_config, tiny_network, tiny_train
 
 CPU = torch.device("cpu")
 
@@ -98,3 +99,79 @@ def test_a_machine_without_matplotlib_trains_all_the_same(
     tiny_train(tmp_path, tiny_config("training.epochs=1"))
     assert len(read_rows(tmp_path)) == 1
     assert not (tmp_path / "training.png").exists()
+
+
+def make_state(*assignments: str, optimizer: str = "adam", seed: int = 0) -> RunState:
+    network = tiny_network(*assignments, seed=seed)
+    averaged = tiny_network(*assignments, seed=seed + 50)
+    config = TrainingConfig(optimizer=optimizer, learning_rate=0.01)  # type: ignore[arg-type]
+    return RunState(network, averaged, build_optimizer(network, config))
+
+
+def take_steps(state: RunState, count: int, seed: int = 0) -> None:
+    generator = torch.Generator().manual_seed(seed)
+    for _ in range(count):
+        pixels = torch.rand(4, 3, SIDE, SIDE, generator=generator)
+        state.optimizer.zero_grad()
+        torch.autograd.backward(state.network.train()(pixels).logits.square().sum())
+        state.optimizer.step()
+
+
+def same_weights(first: RunState, second: RunState) -> bool:
+    return all(
+        torch.equal(value, theirs.state_dict()[key])
+        for ours, theirs in (
+            (first.network, second.network),
+            (first.averaged, second.averaged),
+        )
+        for key, value in ours.state_dict().items()
+    )
+
+
+@pytest.mark.parametrize("optimizer", ["adam", "adamw", "sgd"])
+def test_a_restored_state_goes_on_as_the_saved_one(tmp_path: Path, optimizer: str) -> None:
+    state = make_state(optimizer=optimizer)
+    take_steps(state, 2)
+    state.save(tmp_path, 5)
+    restored = make_state(optimizer=optimizer, seed=1)
+    take_steps(restored, 1)  # whatever it held before is forgotten
+    assert restored.load(tmp_path) == 5
+    assert same_weights(state, restored)
+    for each in (state, restored):
+        take_steps(each, 2, seed=9)
+    assert same_weights(state, restored)
+
+
+def test_a_state_before_the_first_step_is_restored(tmp_path: Path) -> None:
+    make_state().save(tmp_path, 0)
+    restored = make_state(seed=1)
+    assert restored.load(tmp_path) == 0
+    assert same_weights(make_state(), restored)
+
+
+def test_rates_stay_those_of_the_running_schedule(tmp_path: Path) -> None:
+    state = make_state()
+    take_steps(state, 1)
+    state.save(tmp_path, 1)
+    set_rates(state.optimizer, 0.25)
+    rates = [group["lr"] for group in state.optimizer.param_groups]
+    state.load(tmp_path)
+    assert [group["lr"] for group in state.optimizer.param_groups] == rates
+    assert all("base_rate" in group for group in state.optimizer.param_groups)
+
+
+@pytest.mark.parametrize(
+    "other", ["model.embedding_dim=64", "model.backbone=test_vit", "quantizer.codebook_size=16"]
+)
+def test_a_state_of_another_run_is_refused(tmp_path: Path, other: str) -> None:
+    make_state(other).save(tmp_path, 1)
+    with pytest.raises(FormatError, match=r"state\.safetensors' does not fit this run"):
+        make_state().load(tmp_path)
+
+
+def test_a_damaged_state_is_refused(tmp_path: Path) -> None:
+    make_state().save(tmp_path, 1)
+    content = (tmp_path / STATE).read_bytes()
+    (tmp_path / STATE).write_bytes(content[:-100])
+    with pytest.raises(FormatError, match=r"state\.safetensors' is damaged"):
+        make_state().load(tmp_path)

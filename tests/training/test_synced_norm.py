@@ -15,11 +15,11 @@ import process_groups
 from phpq.errors import ConfigError
 from phpq.model.weights import read_safetensors
 from phpq.training import synced_norm
-from phpq.training.distributed import Group, Launch
+from phpq.training.distributed import Group
 from phpq.training.synced_norm import SyncedBatchNorm, synchronise
 from process_groups import together
 
-TWO = Group(Launch(0, 2))
+TWO = Group(0, 2)
 
 
 def norms() -> dict[str, nn.Module]:
@@ -82,7 +82,7 @@ def test_the_state_is_that_of_the_module_it_replaces() -> None:
 
 def test_it_needs_no_other_process_for_a_whole_batch_or_in_evaluation() -> None:
     plain, module = nn.BatchNorm1d(3), nn.ModuleDict({"norm": nn.BatchNorm1d(3)})
-    group = Group(Launch(0, 2))  # there is no connection: an exchange would raise
+    group = Group(0, 2)  # there is no connection: an exchange would raise
     synchronise(module, group)
     values = torch.randn(5, 3)
     with group.whole_batch():

@@ -11,6 +11,7 @@ import time
 import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import TYPE_CHECKING, NoReturn, cast
 
 import typer
@@ -18,7 +19,7 @@ import typer
 from phpq.cli.output import print_error
 
 if TYPE_CHECKING:
-    from phpq.training.distributed import Group, Launch
+    from phpq.training.distributed import Group
 
 # All of these are set by torchrun; some alone are set by other programs, and mean nothing here.
 NAMES = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
@@ -39,12 +40,12 @@ def rank0_reports() -> bool:
     return True
 
 
-def find_launch() -> Launch | None:
+def find_group() -> Group | None:
     """Return what the launcher says of this process; None if it was started by itself."""
     if not all(name in os.environ for name in NAMES):
         return None
     from phpq.errors import ConfigError
-    from phpq.training.distributed import Launch
+    from phpq.training.distributed import Group
 
     numbers = {name: os.environ[name] for name in NAMES[:4]}
     if not all(value.isdigit() for value in numbers.values()):
@@ -52,20 +53,17 @@ def find_launch() -> Launch | None:
             f"{numbers} in the environment do not say which process this is. They are set by "
             "torchrun: start it by that, or without any of them."
         )
-    rank, size, local_rank, local_size = map(int, numbers.values())
-    return Launch(rank, size, local_rank, local_size)
+    return Group(*map(int, numbers.values()))
 
 
 @contextmanager
 def joined(device: str) -> Iterator[Group | None]:
     """Join the other processes for as long as the context is open; yields None for a single one."""
-    launch = find_launch()
-    if launch is None or launch.size == 1:
+    group = find_group()
+    if group is None or group.size == 1:
         yield None
         return
-    from phpq.training.distributed import meet
-
-    group = meet(launch)
+    group.meet()
     try:
         group.join(device)
         yield group
@@ -75,32 +73,17 @@ def joined(device: str) -> Iterator[Group | None]:
 
 
 def _end(group: Group, error: BaseException) -> NoReturn:
-    """End this process; the first that failed reports why all end."""
+    """End this process; the first that failed writes what `phpq` writes in a single one."""
     from phpq.errors import PhpqError
     from phpq.training.distributed import PeerError
 
-    mistake = isinstance(error, PhpqError | typer.BadParameter)
-    code = 2 if mistake else 130 if isinstance(error, KeyboardInterrupt) else 1
-    if isinstance(error, PeerError) or not group.claim_failure():
-        group.wait_reported()
-    else:
-        _report(error)
-        group.mark_reported()
+    code, report = 1, partial(traceback.print_exception, error)
+    if isinstance(error, PhpqError):
+        code, report = 2, partial(print_error, "error:", str(error))
+    elif isinstance(error, KeyboardInterrupt):
+        code, report = 130, partial(print_error, "interrupted.", str(error))
+    group.report_once(None if isinstance(error, PeerError) else report)
     sys.stdout.flush()
     sys.stderr.flush()
     # At once: threads of the group still wait for the others, and the interpreter would abort.
     os._exit(code)
-
-
-def _report(error: BaseException) -> None:
-    """Write to stderr what `phpq` writes in a single process."""
-    from phpq.errors import PhpqError
-
-    if isinstance(error, PhpqError):
-        print_error("error:", str(error))
-    elif isinstance(error, typer.BadParameter):
-        error.show()
-    elif isinstance(error, KeyboardInterrupt):
-        print_error("interrupted.", str(error))
-    else:
-        traceback.print_exception(error)

@@ -6,8 +6,6 @@ Started by torchrun, its processes learn as one: `torchrun --nproc-per-node 4 -m
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -18,10 +16,7 @@ from phpq.cli.output import messages, print_facts, print_json
 from phpq.cli.settings import config_table, home
 
 if TYPE_CHECKING:
-    from rich.console import Console
-
     from phpq.api import Run
-    from phpq.training import Reporter
     from phpq.training.distributed import Group
 
 Source = Annotated[
@@ -118,36 +113,18 @@ def train(
 
 
 def _train(run: Run, *, device: str, resume: bool, group: Group | None) -> None:
-    """Show the settings, and train."""
-    from phpq.training import train_run
-
-    console = messages()
-    if group is None or group.first:
-        console.print(config_table(run.config))
-    with _resumable(run.folder, console) as reporter:
-        train_run(
-            run.dataset,
-            run.config,
-            run.folder,
-            device=device,
-            resume=resume,
-            reporter=reporter,
-            group=group,
-        )
-
-
-@contextmanager
-def _resumable(folder: Path, console: Console) -> Iterator[Reporter]:
-    """Show the progress, give the terminal back whatever happens, say how to resume."""
+    """Show the settings, train, give the terminal back whatever happens, say how to resume."""
     from phpq.config import CONFIG_FILE
-    from phpq.training import TerminalReporter
+    from phpq.training import TerminalReporter, train_run
 
-    reporter = TerminalReporter(console)
+    if group is None or group.first:
+        messages().print(config_table(run.config))
+    reporter = TerminalReporter(messages())
     try:
-        yield reporter
+        train_run(*run, device=device, resume=resume, reporter=reporter, group=group)
     except KeyboardInterrupt:
-        begun = (folder / CONFIG_FILE).is_file()
-        hint = f"Continue with: phpq train --resume {shlex.quote(str(folder))}"
+        begun = (run.folder / CONFIG_FILE).is_file()
+        hint = f"Continue with: phpq train --resume {shlex.quote(str(run.folder))}"
         raise KeyboardInterrupt(hint if begun else "Nothing was written yet.") from None
     finally:
         reporter.finish()
@@ -162,12 +139,9 @@ def _report(folder: Path, *, as_json: bool) -> None:
         return
     last, best = run["map"]["last"], run["map"]["best"]
     name = shlex.quote(str(folder))
+    final = f"{last['map']:.2f} after the last epoch ({last['epoch']})"
     rows = (
-        (
-            "MAP",
-            f"{last['map']:.2f} after the last epoch ({last['epoch']}); "
-            f"best {best['map']:.2f} (epoch {best['epoch']})",
-        ),
+        ("MAP", f"{final}; best {best['map']:.2f} (epoch {best['epoch']})"),
         ("run", str(folder)),
         ("next", f"phpq evaluate {name}        tables, curves and pictures"),
         ("", f"phpq search {name} PHOTO    what looks like it, once evaluated"),

@@ -5,14 +5,10 @@ On loading, the saved settings win; what the folder lacks or what does not fit i
 
 from __future__ import annotations
 
-import hashlib
 import json
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
-
-from torch import Tensor
 
 from phpq._version import __version__
 from phpq.config import CONFIG_FILE, RunConfig, parse, to_dict
@@ -60,22 +56,30 @@ def read_card(folder: Path) -> ModelCard:
     try:
         content: dict[str, Any] = json.loads(path.read_text("utf-8"))
         version = content["format_version"]
-        if version != FORMAT_VERSION:
-            raise FormatError(
-                f"{str(path)!r} has format version {version!r}; this phpq reads {FORMAT_VERSION}. "
-                "Install the phpq version that wrote it, or train again."
+        if version == FORMAT_VERSION:
+            return ModelCard(
+                config=parse(content["config"]),
+                class_names=tuple(content["class_names"]),
+                dataset=str(content["dataset"]),
             )
-        return ModelCard(
-            config=parse(content["config"]),
-            class_names=tuple(content["class_names"]),
-            dataset=str(content["dataset"]),
-        )
-    except FormatError:
-        raise
     except (ConfigError, KeyError, TypeError, ValueError, AttributeError) as error:
         raise FormatError(
             f"{str(path)!r} is damaged: {error}. Restore it from a copy, or train again."
         ) from error
+    raise FormatError(
+        f"{str(path)!r} has format version {version!r}; this phpq reads {FORMAT_VERSION}. "
+        "Install the phpq version that wrote it, or train again."
+    )
+
+
+def interrupted_card(folder: Path) -> ModelCard:
+    """Read the card of a run that is to be resumed."""
+    if not (folder / CONFIG_FILE).is_file():
+        raise ConfigError(
+            f"There is no run to resume in {str(folder)!r}: it has no {CONFIG_FILE}. "
+            "Give the folder of an interrupted run, or start one without resuming."
+        )
+    return read_card(folder)
 
 
 def write_weights(folder: Path, network: Method, *, epoch: int) -> None:
@@ -95,28 +99,14 @@ def read_network(folder: Path, card: ModelCard) -> tuple[Method, int]:
         )
     tensors, metadata = read_safetensors(path)
     network = build_method(card.config, len(card.class_names), load_weights=False)
-    _check_fit(path, tensors, network.state_dict())
-    network.load_state_dict(tensors)
-    return network.eval(), int(metadata.get("epoch", "0"))
-
-
-def fingerprint(tensors: Mapping[str, Tensor]) -> str:
-    """Hash weights, so that codes can be traced to the model that made them."""
-    digest = hashlib.sha256()
-    for key in sorted(tensors):
-        digest.update(key.encode())
-        digest.update(tensors[key].detach().cpu().contiguous().numpy().tobytes())
-    return digest.hexdigest()
-
-
-def _check_fit(path: Path, found: Mapping[str, Tensor], wanted: Mapping[str, Tensor]) -> None:
-    differing = sorted(
-        key
-        for key in found.keys() | wanted.keys()
-        if key not in found or key not in wanted or found[key].shape != wanted[key].shape
+    found, wanted = (
+        {(key, value.shape) for key, value in state.items()}
+        for state in (tensors, network.state_dict())
     )
-    if differing:
+    if differing := sorted({key for key, _ in found ^ wanted}):
         raise FormatError(
             f"{str(path)!r} does not fit the config beside it: {len(differing)} tensors differ "
             f"(first: {differing[0]}). The two files come from different runs; restore the pair."
         )
+    network.load_state_dict(tensors)
+    return network.eval(), int(metadata.get("epoch", "0"))

@@ -5,6 +5,8 @@ As in `phpq.load("runs/birds").encode(["a.jpg", "b.jpg"])`.
 
 from __future__ import annotations
 
+import hashlib
+import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
 from itertools import islice
@@ -22,14 +24,7 @@ from phpq.data import LabelledImages, decode_square
 from phpq.data.ahead import read_ahead
 from phpq.data.augment import Views
 from phpq.errors import ConfigError, FormatError, ShapeError
-from phpq.model.checkpoint import (
-    ModelCard,
-    fingerprint,
-    read_card,
-    read_network,
-    write_card,
-    write_weights,
-)
+from phpq.model.checkpoint import ModelCard, read_card, read_network, write_card, write_weights
 from phpq.model.method import Method
 
 # What a user may hand over: files, opened images, a labelled set, or decoded uint8 squares.
@@ -43,9 +38,7 @@ class Model:
         self, network: Method, card: ModelCard, *, device: torch.device, epochs: int
     ) -> None:
         self.network = network.to(device).eval()
-        self.card = card
-        self.device = device
-        self.epochs = epochs
+        self.card, self.device, self.epochs = card, device, epochs
         self.codebooks: Codebooks = network.export()
 
     @property
@@ -64,17 +57,19 @@ class Model:
         return self.card.class_names
 
     def embed(self, images: Images, *, batch_size: int = 64) -> NDArray[np.float32]:
-        """Embed images.
+        """Embed images: (N, D) float32; sub-vectors are not normalised.
 
         Args:
             images: One image or many: paths, PIL images, or a labelled set. An image that cannot be
                 read raises BadImageError.
             batch_size: Images at once; bounds the memory, never changes the result.
-
-        Returns:
-            (N, D) float32; sub-vectors are not normalised.
         """
-        return embed_images(self.network, images, self._data, batch_size=batch_size)
+        data = self.card.config.data
+        if not _sources(images)[1]:
+            return np.empty((0, self.network.embedding_dim), np.float32)
+        function = embedding_function(self.network, data)
+        result = apply_to_images(function, images, data, device=self.device, batch_size=batch_size)
+        return result.cpu().numpy()
 
     def encode(self, images: Images, *, batch_size: int = 64) -> NDArray[np.uint8]:
         """Encode images: (N, M) uint8, one codeword index per codebook."""
@@ -89,7 +84,7 @@ class Model:
                 f"pixels of shape {tuple(pixels.shape)} and type {pixels.dtype}: "
                 "give (N, 3, S, S) uint8."
             )
-        return embed_pixels(self.network, pixels, self._data, batch_size=batch_size)
+        return embed_pixels(self.network, pixels, self.card.config.data, batch_size=batch_size)
 
     def save(self, folder: str | Path) -> Path:
         """Write the model to a folder; returns it."""
@@ -100,8 +95,6 @@ class Model:
 
     def push_to_hub(self, repository: str, *, private: bool = False) -> str:
         """Upload the model to the Hugging Face hub; returns its address there."""
-        import tempfile
-
         from huggingface_hub import HfApi
 
         api = HfApi()
@@ -112,19 +105,17 @@ class Model:
 
     def fingerprint(self) -> str:
         """Hash of the weights: equal models give equal codes."""
-        return fingerprint(self.network.state_dict())
-
-    @property
-    def _data(self) -> DataConfig:
-        return self.card.config.data
+        digest = hashlib.sha256()
+        for key, value in sorted(self.network.state_dict().items()):
+            digest.update(key.encode())
+            digest.update(value.detach().cpu().contiguous().numpy().tobytes())
+        return digest.hexdigest()
 
 
 def load(source: str | Path, *, device: str = "auto") -> Model:
-    """Load a model from a folder, or from the Hugging Face hub by "owner/name".
+    """Load a model from a folder that `phpq train` or `Model.save` wrote, or a hub's "owner/name".
 
-    Args:
-        source: A folder that `phpq train` or `Model.save` wrote, or a hub id.
-        device: "auto" takes CUDA where there is one.
+    The device "auto" takes CUDA where there is one.
     """
     folder = Path(source)
     if not folder.is_dir():
@@ -155,42 +146,12 @@ def embed_pixels(
     config: DataConfig,
     *,
     batch_size: int = 64,
-    whole_batches: bool = False,
 ) -> NDArray[np.float32]:
-    """Embed decoded squares with a network in evaluation mode, in float32.
-
-    Args:
-        network: On any device.
-        pixels: (N, 3, S, S) uint8, anywhere.
-        config: The encoding view.
-        batch_size: Images at once.
-        whole_batches: As for `apply_to_pixels`.
-
-    Returns:
-        (N, D) float32.
-    """
+    """Embed squares (N, 3, S, S) uint8, anywhere, with a network on any device: (N, D) float32."""
     if not len(pixels):
         return np.empty((0, network.embedding_dim), np.float32)
-    function, device = _embedding(network, config)
-    result = apply_to_pixels(
-        function,
-        pixels,
-        config,
-        device=device,
-        batch_size=batch_size,
-        whole_batches=whole_batches,
-    )
-    return result.cpu().numpy()
-
-
-def embed_images(
-    network: Method, images: Images, config: DataConfig, *, batch_size: int = 64
-) -> NDArray[np.float32]:
-    """Decode and embed images in flat memory: (N, D) float32."""
-    if not _sources(images)[1]:
-        return np.empty((0, network.embedding_dim), np.float32)
-    function, device = _embedding(network, config)
-    result = apply_to_images(function, images, config, device=device, batch_size=batch_size)
+    function, device = embedding_function(network, config), next(network.parameters()).device
+    result = apply_to_pixels(function, pixels, config, device=device, batch_size=batch_size)
     return result.cpu().numpy()
 
 
@@ -210,13 +171,10 @@ def apply_to_pixels(
         function: Of pixels (B, 3, H, W) in [0, 1] on the device; returns (B, ...).
         pixels: (N, 3, S, S) uint8, anywhere; N at least 1.
         config: The encoding view.
-        device: Where the function runs.
+        device: Where the function runs, and where its results (N, ...) are.
         batch_size: Images at once.
         whole_batches: Fill the last batch up with copies, which are left out of the result. On a
             GPU every other shape costs seconds: cuDNN looks for algorithms, a compiler compiles.
-
-    Returns:
-        (N, ...) on the device.
     """
     views = Views(config)
     parts = []
@@ -248,12 +206,10 @@ def apply_to_images(
     return torch.cat(parts)
 
 
-def _embedding(
-    network: Method, config: DataConfig
-) -> tuple[Callable[[Tensor], Tensor], torch.device]:
+def embedding_function(network: Method, config: DataConfig) -> Callable[[Tensor], Tensor]:
+    """Return how a network, from now on in evaluation mode, embeds pixels in [0, 1]."""
     network.eval()
-    device = next(network.parameters()).device
-    return (lambda images: network.embed(images, mirrored=config.eval_flip)), device
+    return lambda images: network.embed(images, mirrored=config.eval_flip)
 
 
 def _squares(images: Images, config: DataConfig, batch_size: int) -> Iterator[NDArray[np.uint8]]:

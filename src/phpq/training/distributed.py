@@ -1,10 +1,11 @@
 """Several processes that learn as one: who they are, what they exchange, who writes and reports.
 
-    group = meet(Launch(rank=0, size=4))      or ALONE, for a single process
+    group = Group(rank=0, size=4)      or ALONE, for a single process
+    group.meet()
     group.join("auto")
     whole = group.gather(mine)
 
-The loop is written once, for a group; a group of one exchanges nothing.
+A group of one exchanges nothing.
 """
 
 from __future__ import annotations
@@ -34,68 +35,81 @@ COLLECTIVE_TIMEOUT = timedelta(minutes=30)
 REPORT_TIMEOUT = timedelta(seconds=5)  # for the first that failed to tell the user
 
 
-@dataclass(frozen=True, slots=True)
-class Launch:
-    """What a launcher such as torchrun tells each of its processes."""
-
-    rank: int  # of this process among all, from 0
-    size: int  # processes in all, on all machines
-    local_rank: int = 0  # of this process on its machine; its GPU
-    local_size: int = 1  # processes on this machine
-
-
 class PeerError(PhpqError):
     """Another process of the group failed; its own message has the reason."""
 
 
+@dataclass
 class Group:
-    """The processes of one run, seen from one of them.
+    """The processes of one run, seen from one of them, as a launcher such as torchrun tells it.
 
     Every method that exchanges something must be called by all of them, in the same order.
-
-    Attributes:
-        rank: Of this process, from 0.
-        size: Processes in all.
-        local_size: Processes on this machine, which share its cores and its memory.
-        device: Where this process learns, and where exchanged tensors lie.
-        sharded: Whether a module that is called now sees a part of the batch, not all of it.
     """
 
-    def __init__(
-        self,
-        launch: Launch | None = None,
-        *,
-        device: torch.device | None = None,
-        store: Store | None = None,
-    ) -> None:
-        self.launch = launch = launch or Launch(0, 1)
-        self.rank, self.size = launch.rank, launch.size
-        self.local_size = launch.local_size
-        self.device = device or torch.device("cpu")
-        self.sharded = self.size > 1
-        self._meeting = store
-        self._store: Store | None = None
-        if store is not None:
-            from torch._C._distributed_c10d import PrefixStore
+    rank: int = 0  # of this process among all
+    size: int = 1  # processes in all, on all machines
+    local_rank: int = 0  # of this process on its machine; its GPU
+    local_size: int = 1  # processes on this machine, which share its cores and its memory
 
-            self._store = PrefixStore("phpq", store)  # apart from what torch keeps there
+    def __post_init__(self) -> None:
+        self.device = torch.device("cpu")  # where exchanged tensors lie
+        self.sharded = self.size > 1  # a module that is called now sees a part of the batch
+        self._store: Store | None = None
+
+    def meet(self) -> None:
+        """Find the other processes where the launcher says (MASTER_ADDR and MASTER_PORT).
+
+        Nothing can be exchanged before `join`, but one that fails can tell the others.
+        """
+        # Loaded when needed: some builds of torch have none of it, and train in one process.
+        from torch.distributed.rendezvous import rendezvous
+
+        try:
+            met = rendezvous("env://", self.rank, self.size, timeout=COLLECTIVE_TIMEOUT)
+            self._store, _, _ = next(met)
+        except (ValueError, RuntimeError) as error:
+            raise ConfigError(
+                f"Process {self.rank} of {self.size} cannot meet the others: "
+                f"{str(error).splitlines()[0]}. Start all of them by torchrun, which tells each "
+                "where to connect (MASTER_ADDR, MASTER_PORT)."
+            ) from error
 
     def join(self, device: str = "auto") -> None:
-        """Take a device and get ready to exchange tensors with the other processes.
-
-        Args:
-            device: "auto" and "cuda" take one GPU per process; "cpu" shares the cores.
-        """
-        self.device = _own_device(self.launch, device)
+        """Get ready to exchange tensors; "auto" and "cuda" take a GPU per process."""
+        self.device = self._own_device(device)
         if self.size > 1:
-            backend = "nccl" if self.device.type == "cuda" else "gloo"
             dist.init_process_group(
-                backend,
-                store=self._meeting,
+                "nccl" if self.device.type == "cuda" else "gloo",
+                store=self._store,
                 rank=self.rank,
                 world_size=self.size,
                 timeout=COLLECTIVE_TIMEOUT,
             )
+
+    def _own_device(self, name: str) -> torch.device:
+        """Return the device of one process: the GPU of its local rank, or the CPU."""
+        device = resolve_device(name)
+        if self.size == 1 or device.type == "cpu":
+            return device
+        if device.type != "cuda":
+            raise ConfigError(
+                f"Device {name!r} does not serve several processes. Use 'cpu' or 'cuda', or start "
+                "one process."
+            )
+        if device.index is not None:
+            raise ConfigError(
+                f"Device {name!r} is one GPU, but {self.size} processes were started. Use 'cuda': "
+                "each process takes its own."
+            )
+        there = torch.cuda.device_count()
+        if self.local_rank >= there:
+            raise ConfigError(
+                f"{self.local_size} processes were started on this machine, which has {there} "
+                f"GPUs. Start at most {there} (torchrun --nproc-per-node {there}), or use --device "
+                "cpu."
+            )
+        torch.cuda.set_device(self.local_rank)
+        return torch.device("cuda", self.local_rank)
 
     @property
     def first(self) -> bool:
@@ -190,26 +204,19 @@ class Group:
         finally:
             self.sharded = before
 
-    def claim_failure(self) -> bool:
-        """Announce that this process fails; True if none did before, so that it is to report."""
-        if self._store is None:
-            return True
-        try:
-            return bool(self._store.add("failures", 1) == 1)
-        except RuntimeError:  # whoever kept the store is gone: it failed before
-            return False
+    def report_once(self, report: Callable[[], None] | None) -> None:
+        """Run `report` in the first process that fails; the others wait a little until it has.
 
-    def mark_reported(self) -> None:
-        """Let the others end: the user has been told what went wrong."""
-        if self._store is not None:
-            self._store.set("reported", "yes")
-
-    def wait_reported(self) -> None:
-        """Wait a little for `mark_reported`: a launcher ends all once one has ended."""
-        if self._store is not None:
-            # It raises if nothing is reported in time, or if the store is gone.
-            with suppress(RuntimeError):
-                self._store.wait(["reported"], REPORT_TIMEOUT)
+        They wait because a launcher ends all once one has ended. None only waits.
+        """
+        assert self._store is not None  # there are several processes
+        # The store raises if nothing is reported in time, or if whoever kept it is gone.
+        with suppress(RuntimeError):
+            if report and self._store.add("phpq/failures", 1) == 1:
+                report()
+                self._store.set("phpq/reported", "yes")
+            else:
+                self._store.wait(["phpq/reported"], REPORT_TIMEOUT)
 
     def close(self) -> None:
         """Leave, once all have come to their end."""
@@ -222,53 +229,3 @@ class Group:
 
 
 ALONE = Group()
-
-
-def meet(launch: Launch) -> Group:
-    """Find the other processes where the launcher says (MASTER_ADDR and MASTER_PORT).
-
-    Nothing can be exchanged before `Group.join`, but one that fails can tell the others.
-    """
-    if launch.size == 1:
-        return Group(launch)
-    # Loaded when needed: some builds of torch have none of it, and train in one process.
-    from torch.distributed.rendezvous import rendezvous
-
-    try:
-        met = rendezvous("env://", launch.rank, launch.size, timeout=COLLECTIVE_TIMEOUT)
-        store, _, _ = next(met)
-    except (ValueError, RuntimeError) as error:
-        raise ConfigError(
-            f"Process {launch.rank} of {launch.size} cannot meet the others: "
-            f"{str(error).splitlines()[0]}. Start all of them by torchrun, which tells each where "
-            "to connect (MASTER_ADDR, MASTER_PORT)."
-        ) from error
-    return Group(launch, store=store)
-
-
-def _own_device(launch: Launch, name: str) -> torch.device:
-    """Return the device of one process: the GPU of its local rank, or the CPU."""
-    device = resolve_device(name)
-    if launch.size == 1:
-        return device
-    if device.type not in ("cpu", "cuda"):
-        raise ConfigError(
-            f"Device {name!r} does not serve several processes. Use 'cpu' or 'cuda', or start one "
-            "process."
-        )
-    if device.type == "cpu":
-        return device
-    if device.index is not None:
-        raise ConfigError(
-            f"Device {name!r} is one GPU, but {launch.size} processes were started. Use 'cuda': "
-            "each process takes its own."
-        )
-    there = torch.cuda.device_count()
-    if launch.local_rank >= there:
-        raise ConfigError(
-            f"{launch.local_size} processes were started on this machine, which has {there} GPUs. "
-            f"Start at most {there} (torchrun --nproc-per-node {there}), or use --device cpu."
-        )
-    own = torch.device("cuda", launch.local_rank)
-    torch.cuda.set_device(own)
-    return own

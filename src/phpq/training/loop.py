@@ -11,6 +11,7 @@ import math
 import time
 from collections.abc import Generator, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -23,14 +24,21 @@ from phpq.config import RunConfig
 from phpq.data import Dataset, hold_out
 from phpq.data.batches import plan_epoch, steps_per_epoch
 from phpq.errors import DivergedError
-from phpq.evaluation import LabelledEmbeddings, RetrievalScores, code_health, evaluate_codes
+from phpq.evaluation import LabelledEmbeddings, code_health, evaluate_codes
 from phpq.model.method import Method, TrainingSet, build_method
 from phpq.model.weights import first_not_finite
 from phpq.training.distributed import ALONE, Group
-from phpq.training.optimizer import AveragedWeights, build_optimizer, rate_factor, set_rates
 from phpq.training.pixels import TrainingPixels, load_pixels
 from phpq.training.progress import Reporter
-from phpq.training.step import GraphedStep, TrainStep, acceleration
+from phpq.training.step import (
+    AveragedWeights,
+    GraphedStep,
+    TrainStep,
+    acceleration,
+    build_optimizer,
+    rate_factor,
+    set_rates,
+)
 from phpq.training.synced_norm import synchronise
 
 COLLAPSE = 0.19  # of the largest entropy of a codebook: 1.5 of 8 bits
@@ -65,19 +73,15 @@ class Trainer:
 
         Args:
             dataset: Both splits.
-            config: Every setting.
+            config: Every setting; `training.batch_size` is the batch of the whole group.
             device: Where to learn.
             reporter: Sees the progress.
             cache: A folder for decoded pixels.
             pixels: Of another trainer with the same data set and `config.data`, to be shared.
             backbone: State of a backbone that has learned before.
-            group: The processes that learn together; `config.training.batch_size` is the batch of
-                all of them.
+            group: The processes that learn together.
         """
-        self.group = group
-        self.config = config
-        self.device = device
-        self.reporter = reporter
+        self.group, self.config, self.device, self.reporter = group, config, device, reporter
         training = config.training
         self.part = group.part(training.batch_size)
         if config.data.holdout_per_class:
@@ -98,16 +102,21 @@ class Trainer:
         )
         self.labels = self.pixels.train.labels
         self.optimizer = build_optimizer(self.network, training)
-        average = (
-            AveragedWeights(self.network, self.averaged, training.ema_decay)
-            if training.ema_decay
-            else None
-        )
-        self.average = average
-        self.step = TrainStep(self.network, self.optimizer, average, config, group=group)
+        self.average: AveragedWeights | None = None
+        if training.ema_decay:
+            self.average = AveragedWeights(self.network, self.averaged, training.ema_decay)
+        self.step = TrainStep(self.network, self.optimizer, self.average, config, group=group)
         self.steps = steps_per_epoch(len(self.labels), training.batch_size)
         self.device_labels = torch.from_numpy(np.array(self.labels)).to(device)
-        self.training_set = self._training_set()
+        self.training_set = TrainingSet(
+            labels=self.device_labels,
+            num_classes=len(self.pixels.train.class_names),
+            seed=training.seed,
+            epochs=training.epochs,
+            embed=self._embed_training_set,
+            apply=self.pixels.apply_train,
+            message=reporter.message,
+        )
         self.network.start(self.training_set)
         self.prepare_seconds = 0.0  # that the last `prepare_epoch` took
         self._graphed: GraphedStep | None = None
@@ -157,48 +166,33 @@ class Trainer:
         network.eval().complete(self.training_set)
         self.group.broadcast(network.state_dict().values())
 
-    def _training_set(self) -> TrainingSet:
-        def embed() -> torch.Tensor:
-            embeddings = self.pixels.embed_train(self.evaluated_network)
-            return torch.from_numpy(embeddings).to(self.device)
-
-        return TrainingSet(
-            labels=self.device_labels,
-            num_classes=len(self.pixels.train.class_names),
-            seed=self.config.training.seed,
-            epochs=self.config.training.epochs,
-            embed=embed,
-            apply=self.pixels.apply_train,
-            message=self.reporter.message,
-        )
+    def _embed_training_set(self) -> Tensor:
+        embeddings = self.pixels.embed_train(self.evaluated_network)
+        return torch.from_numpy(embeddings).to(self.device)
 
     def train_epoch(self, epoch: int) -> EpochResult:
         """Run all steps of one epoch (from 0)."""
         config = self.config
-        count = self.steps
         plan = plan_epoch(self.labels, epoch, data=config.data, training=config.training)
         mine = np.ascontiguousarray(plan.indices[:, self.part])
         indices = torch.from_numpy(mine).to(self.device)
         parameters = torch.from_numpy(plan.parameters[:, self.part]).to(self.device)
-        batch, books = config.training.batch_size, config.quantizer.num_codebooks
         names = ("loss", *self.network.terms)
-        losses = torch.zeros(count, len(names), device=self.device)
-        codes = torch.zeros(count, batch, books, dtype=torch.uint8, device=self.device)
+        losses = torch.zeros(self.steps, len(names), device=self.device)
+        shape = (self.steps, config.training.batch_size, config.quantizer.num_codebooks)
+        codes = torch.zeros(shape, dtype=torch.uint8, device=self.device)
         started = time.perf_counter()
-        stream = None if self._graphed else self.pixels.source.batches(mine)
-        for number in range(count):
+        stream = self.pixels.source.batches(mine)  # which reads nothing before it is asked
+        for number, (rows, drawn) in enumerate(zip(indices, parameters, strict=True)):
             step = epoch * self.steps + number
             factor = rate_factor(step, steps_per_epoch=self.steps, config=config.training)
             set_rates(self.optimizer, factor)
             if self.average is not None:
                 self.average.set_step(step)
             if self._graphed is not None:
-                result = self._graphed(indices[number], parameters[number])
+                result = self._graphed(rows, drawn)
             else:
-                assert stream is not None
-                rows = indices[number]
-                labels = self.device_labels[rows]
-                result = self.step(next(stream), labels, rows, parameters[number])
+                result = self.step(next(stream), self.device_labels[rows], rows, drawn)
             losses[number] = result.losses
             codes[number] = result.codes
             self.reporter.step(epoch, number)
@@ -218,22 +212,16 @@ class Trainer:
         gallery_embeddings = self.pixels.embed_train(network)
         if not self.group.first:
             return {}
-
-        def measure(gallery: NDArray[np.uint8]) -> RetrievalScores:
-            return evaluate_codes(
-                queries,
-                gallery,
-                gallery_labels=self.labels,
-                codebooks=codebooks,
-                query_norm=network.query_norm,
-            )
-
+        measure = partial(
+            evaluate_codes,
+            queries,
+            gallery_labels=self.labels,
+            codebooks=codebooks,
+            query_norm=network.query_norm,
+        )
         scores = measure(codebooks.encode(gallery_embeddings))
         assert scores.health is not None  # codes always have one
-        row = {
-            "map": scores.map_percent,
-            "gallery_distinct_codes": scores.health.distinct_codes,
-        }
+        row = {"map": scores.map_percent, "gallery_distinct_codes": scores.health.distinct_codes}
         learned = self.network.learned_codes()
         if learned is not None:
             row["map_learned"] = measure(learned).map_percent
@@ -289,11 +277,10 @@ def _check_finite(trainer: Trainer, epoch: int, result: EpochResult) -> None:
     """Raise a `DivergedError` if losses or weights are not finite after an epoch (from 1)."""
     bad = (~result.by_step.isfinite()).nonzero()
     if len(bad):
-        step, term = bad[0].tolist()
-        # The whole loss comes first, but its term says more.
-        terms = [column for row, column in bad.tolist() if row == step and column]
-        name = list(result.losses)[terms[0] if terms else term]
-        value = result.by_step[step, terms[0] if terms else term].item()
+        step = int(bad[0, 0])
+        # The whole loss comes last here: its term says more.
+        term = min((c for row, c in bad.tolist() if row == step), key=lambda c: c or math.inf)
+        name, value = list(result.losses)[term], result.by_step[step, term].item()
         seen = f"{name!r} was {value} at step {step + 1} of {trainer.steps}"
     else:
         networks = {"learning": trainer.network, "averaged": trainer.averaged}

@@ -12,7 +12,6 @@ import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
@@ -20,29 +19,65 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from phpq.config import DataConfig, RunConfig
-from phpq.data import Dataset, LabelledImages
+from phpq.data import Dataset, DecodedImages, LabelledImages, decode_all
 from phpq.data.batches import PixelSource, ResidentPixels, StreamedPixels, fits_on
+from phpq.data.decode import accept_readable, decode_readable
+from phpq.data.pixel_cache import StoredPixels, find_entry
 from phpq.model.method import Method
-from phpq.model.retrieval import apply_to_images, apply_to_pixels, embed_images, embed_pixels
-from phpq.training.decoding import decode_together
+from phpq.model.retrieval import apply_to_images, apply_to_pixels, embedding_function
 from phpq.training.distributed import ALONE, Group
-from phpq.training.progress import Reporter
+from phpq.training.progress import Advance, Reporter
 
 EMBED_BATCH = 256  # images embedded at once; large enough to fill a GPU
+BLOCK_BYTES = 64 << 20  # of pixels that a process sends at once
 
 
 @dataclass(frozen=True, slots=True)
 class TrainingPixels:
-    """Both splits of a data set, as the loop reads them."""
+    """Both splits of a data set, as the loop reads them; each process looks at a share."""
 
     train: LabelledImages
     test: LabelledImages
     source: PixelSource  # of the training split
     resident: ResidentPixels | None  # the same, if it stays on the device
-    embed_train: Callable[[Method], NDArray[np.float32]]
-    embed_test: Callable[[Method], NDArray[np.float32]]
-    # Runs a function of pixels in [0, 1] over the training split as it is encoded.
-    apply_train: Callable[[Callable[[Tensor], Tensor]], Tensor]
+    test_pixels: Tensor | None  # (N, 3, S, S) uint8, if they stay on the device
+    config: DataConfig
+    device: torch.device
+    group: Group
+
+    def embed_train(self, network: Method) -> NDArray[np.float32]:
+        """Return the embeddings (N, D) of the training split."""
+        function = embedding_function(network, self.config)
+        return self.apply_train(function).cpu().numpy()
+
+    def embed_test(self, network: Method) -> NDArray[np.float32]:
+        """Return the embeddings (N, D) of the test split, which may be empty."""
+        if not len(self.test):
+            return np.empty((0, network.embedding_dim), np.float32)
+        function = embedding_function(network, self.config)
+        return self._apply(function, self.test, self.test_pixels).cpu().numpy()
+
+    def apply_train(self, function: Callable[[Tensor], Tensor]) -> Tensor:
+        """Return the results (N, ...) of a function of pixels in [0, 1], as they are encoded."""
+        return self._apply(function, self.train, self.resident.pixels if self.resident else None)
+
+    def _apply(
+        self, function: Callable[[Tensor], Tensor], images: LabelledImages, pixels: Tensor | None
+    ) -> Tensor:
+        rows = self.group.rows(len(images))
+        if pixels is None:
+            mine = images.subset(np.arange(len(images))[rows]) if self.group.size > 1 else images
+            part = apply_to_images(function, mine, self.config, device=self.device)
+        else:
+            part = apply_to_pixels(
+                function,
+                pixels[rows],
+                self.config,
+                device=self.device,
+                batch_size=EMBED_BATCH,
+                whole_batches=self.device.type == "cuda",
+            )
+        return self.group.gather_rows(part, len(images))
 
 
 def load_pixels(
@@ -83,54 +118,80 @@ def load_pixels(
         decoded.append(part)
     train, test = decoded
     resident = ResidentPixels(train.pixels, device) if stays else None
-    source = resident or StreamedPixels(train.images, config.data, device=device, workers=workers)
-    gallery = resident.pixels if resident else train.images
-    queries = ResidentPixels(test.pixels, device).pixels if stays else test.images
-    reader = _Reader(config.data, device, group)
     return TrainingPixels(
         train=train.images,
         test=test.images,
-        source=source,
+        source=resident
+        or StreamedPixels(train.images, config.data, device=device, workers=workers),
         resident=resident,
-        embed_train=lambda network: reader.embed(network, gallery),
-        embed_test=lambda network: reader.embed(network, queries),
-        apply_train=lambda function: reader.apply(function, gallery),
+        test_pixels=ResidentPixels(test.pixels, device).pixels if stays else None,
+        config=config.data,
+        device=device,
+        group=group,
     )
 
 
-class _Reader:
-    """Looks at images as they are encoded, of which each process takes a share."""
+def decode_together(
+    images: LabelledImages,
+    config: DataConfig,
+    *,
+    group: Group,
+    workers: int = 0,
+    progress: Advance | None = None,
+    cache: Path | None = None,
+) -> DecodedImages:
+    """Decode a set as `decode_all` does: each process of a group a share, and all get everything.
 
-    def __init__(self, config: DataConfig, device: torch.device, group: Group) -> None:
-        self.config, self.device, self.group = config, device, group
-        self.batches: Any = {"batch_size": EMBED_BATCH, "whole_batches": device.type == "cuda"}
+    The result is the same in every process, and what one alone would have got; so are its errors.
+    A cache is used if every process finds it; otherwise the first one writes it, for the next time.
+    """
+    if group.size == 1 or not len(images):
+        return decode_all(images, config, workers=workers, progress=progress, cache=cache)
+    entry = find_entry(cache, images, config) if cache is not None else None
+    stored = entry.load() if entry else None
+    if not group.every(stored is not None):  # all or none: the others would wait
+        stored = found = _decode_shares(images, config, group, workers, progress)
 
-    def embed(self, network: Method, images: Tensor | LabelledImages) -> NDArray[np.float32]:
-        """Return the embeddings (N, D) of decoded pixels, or of images that are read now."""
-        mine = self._share(images)
-        if isinstance(mine, Tensor):
-            part = embed_pixels(network, mine, self.config, **self.batches)
-        else:
-            part = embed_images(network, mine, self.config)
-        if self.group.size == 1 or not len(images):
-            return part
-        return self.group.gather_rows(torch.from_numpy(part), len(images)).numpy()
+        def fill(pixels: NDArray[np.uint8]) -> dict[int, str]:
+            pixels[: len(found.pixels)] = found.pixels
+            return found.reasons
 
-    def apply(
-        self, function: Callable[[Tensor], Tensor], images: Tensor | LabelledImages
-    ) -> Tensor:
-        """Return the results (N, ...) of a function of pixels in [0, 1]."""
-        mine = self._share(images)
-        if isinstance(mine, Tensor):
-            part = apply_to_pixels(function, mine, self.config, device=self.device, **self.batches)
-        else:
-            part = apply_to_images(function, mine, self.config, device=self.device)
-        return self.group.gather_rows(part, len(images))
+        if entry is not None:
+            shape = (len(images), 3, config.store_size, config.store_size)
+            group.on_first(lambda: entry.build(shape, fill))
+    assert stored is not None
+    return accept_readable(images, stored, config)
 
-    def _share(self, images: Tensor | LabelledImages) -> Tensor | LabelledImages:
-        if self.group.size == 1 or not len(images):
-            return images
-        rows = self.group.rows(len(images))
-        if isinstance(images, Tensor):
-            return images[rows]
-        return images.subset(np.arange(len(images))[rows])
+
+def _decode_shares(
+    images: LabelledImages,
+    config: DataConfig,
+    group: Group,
+    workers: int,
+    progress: Advance | None,
+) -> StoredPixels:
+    """Decode this process's share, and put those of all together, block by block."""
+    edges = np.linspace(0, len(images), group.size + 1).astype(int)
+
+    def advance(done: int, _total: int) -> None:
+        if progress:
+            # The shares are alike, and so is the time they take.
+            progress(min(len(images), done * group.size), len(images))
+
+    share = images.subset(np.arange(*edges[group.rank : group.rank + 2]))
+    mine = decode_readable(share, config, workers=workers, progress=advance)
+    shares = group.gather_objects(mine.reasons)
+    reasons = {
+        int(first) + place: why
+        for first, found in zip(edges, shares, strict=False)
+        for place, why in found.items()
+    }
+    places = np.cumsum([0, *(np.diff(edges) - [len(found) for found in shares])])
+    pixels = np.empty((places[-1], *mine.pixels.shape[1:]), dtype=np.uint8)
+    parts = np.split(pixels, places[1:-1])
+    parts[group.rank][:] = mine.pixels
+    block = max(1, BLOCK_BYTES // (3 * config.store_size**2))
+    for rank, part in enumerate(parts):
+        blocks = torch.from_numpy(part).split(block)  # type: ignore[no-untyped-call]
+        group.broadcast(blocks, source=rank)
+    return StoredPixels(pixels, reasons)

@@ -8,13 +8,7 @@ from typing import Any
 
 from rich.console import Console
 from rich.markup import escape
-from rich.progress import (
-    BarColumn,
-    MofNCompleteColumn,
-    Progress,
-    TextColumn,
-    TimeRemainingColumn,
-)
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from phpq.data import SkippedImage
 
@@ -91,17 +85,14 @@ class TerminalReporter(Reporter):
 
     def epoch(self, row: dict[str, Any]) -> None:
         """Show losses, speed and the health of the codebooks; keep evaluated epochs on screen."""
-        text = (
+        self._latest = (
             f"loss {row['loss']:.3f}  {row['images_per_second']:,.0f} img/s  "
             f"{row['distinct_codes']} codes  {row['dead_codewords']} dead  "
             f"{row['entropy_bits']:.1f} bits"
         )
-        self._latest = text
         if "map" in row:
-            self.console.print(
-                f"epoch {row['epoch']:>3}  MAP [bold]{row['map']:.2f}[/bold]  {text}",
-                highlight=False,
-            )
+            evaluated = f"epoch {row['epoch']:>3}  MAP [bold]{row['map']:.2f}[/bold]"
+            self.console.print(f"{evaluated}  {self._latest}", highlight=False)
         if row["collapsing"] and row["epoch"] > 2 and not self._collapse_said:
             self._collapse_said = True
             self.console.print(

@@ -1,13 +1,22 @@
 """A whole run: a data set and a config in, a run folder and a model out.
 
-Epochs, with a row of metrics each, now and then an evaluation and a checkpoint.
+    config.json          the resolved config, the classes, the data set, the version
+    weights.safetensors  the model as of the last checkpoint (averaged weights)
+    state.safetensors    what resuming needs; gone once the run is finished
+    metrics.jsonl        one row per epoch
+
+Every file is replaced atomically: a kill at any moment leaves the last checkpoint readable.
 """
 
 from __future__ import annotations
 
+import json
 import time
+from collections import defaultdict
 from collections.abc import Callable
 from contextlib import closing
+from dataclasses import dataclass
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -15,19 +24,22 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from phpq.config import CONFIG_FILE, RunConfig
+from phpq.config import RunConfig
 from phpq.data import Dataset
-from phpq.errors import ConfigError
-from phpq.files import remove_temporaries, write_bytes
-from phpq.model.checkpoint import ModelCard, read_card, write_card, write_weights
-from phpq.model.method import build_method
+from phpq.errors import ConfigError, FormatError
+from phpq.evaluation.history import METRICS, read_rows
+from phpq.files import remove_temporaries, write_bytes, write_text
+from phpq.model.checkpoint import WEIGHTS, ModelCard, interrupted_card, write_card, write_weights
+from phpq.model.method import Method, build_method
 from phpq.model.retrieval import Model, resolve_device
+from phpq.model.weights import read_safetensors, write_safetensors
 from phpq.recipes import classifier_config, remaining_config
 from phpq.report.plots import plot_training
 from phpq.training.distributed import ALONE, Group
 from phpq.training.loop import Trainer, run_epochs
 from phpq.training.progress import Reporter
-from phpq.training.state import STATE, RunState, read_metrics, write_metrics
+
+STATE = "state.safetensors"
 
 
 def train_run(  # noqa: PLR0913  by name
@@ -59,7 +71,11 @@ def train_run(  # noqa: PLR0913  by name
     place = resolve_device(device) if group.size == 1 else group.device
     group.on_first(lambda: _check_folder(folder, config, resume=resume))
     begun = resume and (folder / STATE).is_file()
-    _check_shared(folder, begun=begun, group=group)
+    if not (group.every(begun) or group.every(not begun)):
+        raise ConfigError(
+            f"Some of the {group.size} processes see a state to resume in {str(folder)!r}, others "
+            "do not. Put the run folder where all machines can read it."
+        )
     origin = dataset.source or dataset.name
     card = ModelCard(config=config, class_names=dataset.class_names, dataset=origin)
     trainer = build_trainer(
@@ -74,16 +90,15 @@ def train_run(  # noqa: PLR0913  by name
     )
     group.on_first(lambda: remove_temporaries(folder))
     state = RunState(trainer.network, trainer.averaged, trainer.optimizer)
-    done = 0
+    done, rows = 0, list[dict[str, Any]]()
     before = config.training.epochs - trainer.config.training.epochs  # of the classifier
     if begun:
         done = state.load(folder)
         reporter.message(f"resuming after epoch {before + done}")
-    rows = read_metrics(folder, epochs=before + done) if done else []
+        rows = [row for row in read_rows(folder) if row["epoch"] <= before + done]
     _run(trainer, state, folder, rows=rows, done=done, before=before)
     group.on_first(lambda: _finish(folder, rows))
-    network = trainer.plain_network
-    return Model(network, card, device=trainer.device, epochs=rows[-1]["epoch"])
+    return Model(trainer.plain_network, card, device=place, epochs=rows[-1]["epoch"])
 
 
 def build_trainer(  # noqa: PLR0913  by name
@@ -99,35 +114,19 @@ def build_trainer(  # noqa: PLR0913  by name
 ) -> Trainer:
     """Return the trainer of a method, its backbone fine-tuned first if the config asks for it.
 
-    Args:
-        dataset: Both splits.
-        config: Every setting.
-        device: Where to learn.
-        reporter: Sees the progress.
-        cache: A folder for decoded pixels.
-        begun: The method has begun to learn, and a state will be loaded: spare the fine-tuning.
-        ready: Called once all settings and images are known to be good, before any epoch.
-        group: The processes that learn together.
+    If it has `begun` to learn, and a state will be loaded, the fine-tuning is spared. `ready` is
+    called once all settings and images are known to be good, before any epoch.
     """
-    first = None if begun else classifier_config(config)
+    first, rest = None if begun else classifier_config(config), remaining_config(config)
+    make = partial(Trainer, dataset, device=device, reporter=reporter, group=group)
     if first is None:
-        rest = remaining_config(config)
-        trainer = Trainer(dataset, rest, device=device, reporter=reporter, cache=cache, group=group)
+        trainer = make(rest, cache=cache)
         ready()
         return trainer
     build_method(config, len(dataset.class_names), load_weights=False)  # shows bad options now
-    classifier = Trainer(dataset, first, device=device, reporter=reporter, cache=cache, group=group)
+    classifier = make(first, cache=cache)
     ready()
-    backbone = learn_backbone(classifier)
-    return Trainer(
-        dataset,
-        remaining_config(config),
-        device=device,
-        reporter=reporter,
-        pixels=classifier.pixels,
-        backbone=backbone,
-        group=group,
-    )
+    return make(rest, pixels=classifier.pixels, backbone=learn_backbone(classifier))
 
 
 def learn_backbone(classifier: Trainer) -> dict[str, Tensor]:
@@ -138,6 +137,57 @@ def learn_backbone(classifier: Trainer) -> dict[str, Tensor]:
         pass
     state = classifier.evaluated_network.backbone.state_dict()
     return {name: value.detach().cpu().clone() for name, value in state.items()}
+
+
+@dataclass(frozen=True, slots=True)
+class RunState:
+    """Everything that a training step depends on, as it is saved and restored."""
+
+    network: Method
+    averaged: Method
+    optimizer: torch.optim.Optimizer
+
+    def save(self, folder: Path, epoch: int) -> None:
+        """Write the state after `epoch` finished epochs."""
+        tensors = {f"network.{k}": v for k, v in self.network.state_dict().items()}
+        tensors |= {f"averaged.{k}": v for k, v in self.averaged.state_dict().items()}
+        tensors |= {f"memory.{k}": v for k, v in self.network.memory().items()}
+        for index, entry in self.optimizer.state_dict()["state"].items():
+            for name, value in entry.items():
+                tensors[f"optimizer.{index}.{name}"] = torch.as_tensor(value)
+        write_safetensors(folder / STATE, tensors, {"epoch": str(epoch)})
+
+    def load(self, folder: Path) -> int:
+        """Restore the last saved state; returns the number of finished epochs."""
+        path = folder / STATE
+        tensors, metadata = read_safetensors(path)
+        parts = defaultdict[str, dict[str, Tensor]](dict)
+        for key, value in tensors.items():
+            part, _, name = key.partition(".")
+            parts[part][name] = value
+        try:
+            self.network.load_state_dict(parts["network"])
+            self.averaged.load_state_dict(parts["averaged"])
+            for name, target in self.network.memory().items():
+                target.copy_(parts["memory"][name])
+            self._load_optimizer(parts["optimizer"])
+            return int(metadata["epoch"])
+        except (RuntimeError, KeyError, ValueError) as error:
+            raise FormatError(
+                f"{str(path)!r} does not fit this run ({str(error).splitlines()[0]}). "
+                "Resume with the config it was made with, or start in a new folder."
+            ) from error
+
+    def _load_optimizer(self, entries: dict[str, Tensor]) -> None:
+        state = defaultdict[int, dict[str, Tensor]](dict)
+        for key, value in entries.items():
+            index, _, name = key.partition(".")
+            state[int(index)][name] = value
+        rates = [group["lr"] for group in self.optimizer.param_groups]
+        self.optimizer.load_state_dict(self.optimizer.state_dict() | {"state": dict(state)})
+        # The very tensors, which a captured graph reads: loading has replaced them.
+        for group, rate in zip(self.optimizer.param_groups, rates, strict=True):
+            group["lr"] = rate
 
 
 def _run(
@@ -159,7 +209,7 @@ def _run(
                 continue  # one process writes, and the next step waits for it
             # In this order a kill between two files costs nothing: rows beyond the state are
             # dropped on resuming, and weights without a state are those of a finished run.
-            write_metrics(folder, rows)
+            write_text(folder / METRICS, "".join(json.dumps(row) + "\n" for row in rows))
             learned = row["epoch"] - before
             last = learned >= epochs or not trainer.network.learns
             if last or time.monotonic() - saved >= every:
@@ -175,37 +225,22 @@ def _finish(folder: Path, rows: list[dict[str, Any]]) -> None:
     (folder / STATE).unlink(missing_ok=True)
 
 
-def _check_shared(folder: Path, *, begun: bool, group: Group) -> None:
-    """Make sure that all processes see the state to resume from, or that none does."""
-    if not (group.every(begun) or group.every(not begun)):
-        raise ConfigError(
-            f"Some of the {group.size} processes see a state to resume in {str(folder)!r}, others "
-            "do not. Put the run folder where all machines can read it."
-        )
-
-
 def _check_folder(folder: Path, config: RunConfig, *, resume: bool) -> None:
     """Refuse to mix two runs in one folder."""
     if folder.exists() and not folder.is_dir():
         raise ConfigError(f"{str(folder)!r} is a file. Give a folder for the run.")
-    holds_run = (folder / CONFIG_FILE).is_file()
-    if resume and not holds_run:
-        raise ConfigError(
-            f"There is no run to resume in {str(folder)!r}: it has no {CONFIG_FILE}. "
-            "Give the folder of an interrupted run, or start one without resuming."
-        )
     if resume:
-        if read_card(folder).config != config:
+        if interrupted_card(folder).config != config:
             raise ConfigError(
                 f"The config differs from that of the run in {str(folder)!r}. Resume with the same "
                 "settings, or start in a new folder."
             )
-        if (folder / "weights.safetensors").is_file() and not (folder / STATE).is_file():
+        if (folder / WEIGHTS).is_file() and not (folder / STATE).is_file():
             raise ConfigError(
                 f"The run in {str(folder)!r} is finished; there is nothing to resume. "
                 "Start another in a new folder."
             )
-    elif holds_run or (folder.is_dir() and any(folder.iterdir())):
+    elif folder.is_dir() and any(folder.iterdir()):
         raise ConfigError(
             f"{str(folder)!r} is not empty. Give a new folder (--out DIR), or continue the run in "
             f"it (phpq train --resume {folder})."

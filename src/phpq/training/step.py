@@ -5,13 +5,17 @@ per step. The first steps of a run are real steps too, run eagerly; nothing is c
 
 With several processes each extracts its part of the batch, and every one computes the loss of the
 whole of it: terms over pairs, batch statistics and buffers are those of a single process.
+
+The learning rate is a pure function of the step, so that resuming needs no scheduler state, and
+every group of parameters keeps its own share of it. On CUDA the rates are tensors, so that a
+captured graph sees them change.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import math
 import warnings
-from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any, cast
 
@@ -19,13 +23,78 @@ import torch
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
-from phpq.config import RunConfig
+from phpq.config import RunConfig, TrainingConfig
 from phpq.data.augment import PARAMETERS, Views
 from phpq.model.method import Method
 from phpq.training.distributed import ALONE, Group
-from phpq.training.optimizer import AveragedWeights
 
 EAGER_STEPS = 8  # let cuDNN pick its algorithms and the compiler finish before the capture
+
+
+def build_optimizer(network: Method, config: TrainingConfig) -> torch.optim.Optimizer:
+    """Create the optimizer that the config names: one group for the backbone, one for the head."""
+    groups: list[dict[str, Any]] = network.parameter_groups(
+        config.learning_rate, config.head_rate_factor
+    )
+    device = next(network.parameters()).device
+    on_cuda = device.type == "cuda"
+    for group in groups:
+        rate = group["base_rate"]
+        group["lr"] = torch.tensor(rate, device=device) if on_cuda else rate
+    if config.optimizer == "sgd":
+        return torch.optim.SGD(
+            groups, momentum=0.9, nesterov=True, weight_decay=config.weight_decay, fused=on_cuda
+        )
+    kind = torch.optim.AdamW if config.optimizer == "adamw" else torch.optim.Adam
+    return kind(groups, weight_decay=config.weight_decay, fused=on_cuda, capturable=on_cuda)
+
+
+def rate_factor(step: int, *, steps_per_epoch: int, config: TrainingConfig) -> float:
+    """Return the share of the base rate at a step of the run (from 0): warm-up, then cosine."""
+    warmup = min(config.warmup_epochs, config.epochs / 2) * steps_per_epoch
+    if step < warmup:
+        return (step + 1) / (warmup + 1)
+    total = config.epochs * steps_per_epoch
+    progress = (step - warmup) / max(1.0, total - warmup)
+    cosine = 0.5 * (1 + math.cos(math.pi * min(1.0, progress)))
+    return config.final_rate + (1 - config.final_rate) * cosine
+
+
+def set_rates(optimizer: torch.optim.Optimizer, factor: float) -> None:
+    """Give every group its own base rate times the factor."""
+    for group in optimizer.param_groups:
+        rate = group["base_rate"] * factor
+        group["lr"] = group["lr"].fill_(rate) if isinstance(group["lr"], Tensor) else rate
+
+
+class AveragedWeights:
+    """An exponential moving average of a network's weights and buffers.
+
+    Early steps average over fewer weights, so that the start is forgotten soon: the decay at step t
+    is min(decay, (1 + t) / (10 + t)).
+    """
+
+    def __init__(self, source: nn.Module, target: nn.Module, decay: float) -> None:
+        self.decay = decay
+        pairs = zip(source.state_dict().values(), target.state_dict().values(), strict=True)
+        floating = [(s, t) for s, t in pairs if s.is_floating_point()]
+        self.weight = torch.ones((), device=floating[0][0].device)
+        # An average is descent with decay: t - w (t - s), with -s for a gradient. The fused kernel
+        # of the optimizer reads and writes everything once, and takes w from the device.
+        for s, t in floating:
+            t.grad = s
+        targets = [t for _, t in floating]
+        self.mover = torch.optim.SGD(
+            targets, lr=self.weight, weight_decay=1.0, maximize=True, fused=True
+        )
+
+    def set_step(self, step: int) -> None:
+        """Choose the weight of the next update; outside the captured graph."""
+        self.weight.fill_(1 - min(self.decay, (1 + step) / (10 + step)))
+
+    def update(self) -> None:
+        """Move every target a little towards its source."""
+        self.mover.step()
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,24 +110,19 @@ class LearningStep(nn.Module):
 
     def __init__(self, network: Method, precision: str, group: Group) -> None:
         super().__init__()
-        self.network = network
-        self.precision = precision
-        self.group = group
+        self.network, self.precision, self.group = network, precision, group
 
     def forward(
         self, images: Tensor, labels: Tensor, rows: Tensor
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """Extract a part, gather all, and judge the whole.
-
-        Args:
-            images: (b, 3, H, W) in [0, 1], this process's part of the batch.
-            labels: (b,) int64.
-            rows: (b,) int64, the place of each image in the training set.
+        """Extract this process's part (b, 3, H, W) of a batch, gather all, and judge the whole.
 
         Returns:
             The loss; (1 + terms,) the loss and its terms, without gradients; codes (B, M) uint8.
         """
-        with self._autocast(images.device.type):
+        device = images.device.type
+        half = self.precision == "bf16" or (self.precision == "auto" and device == "cuda")
+        with torch.autocast(device, torch.bfloat16, enabled=half):
             extracted = self.network.extract(images)
         extracted = gather_batch(extracted, self.group)
         labels, rows = self.group.gather(labels), self.group.gather(rows)
@@ -67,10 +131,6 @@ class LearningStep(nn.Module):
         # Detached: only the loss is followed back, and only through what it is made of.
         losses = torch.stack([learned.loss, *learned.parts]).detach()
         return learned.loss, losses, learned.codes
-
-    def _autocast(self, device: str) -> AbstractContextManager[None]:
-        enabled = self.precision == "bf16" or (self.precision == "auto" and device == "cuda")
-        return torch.autocast(device, torch.bfloat16, enabled=enabled)
 
 
 class TrainStep:
@@ -85,19 +145,22 @@ class TrainStep:
         *,
         group: Group = ALONE,
     ) -> None:
-        self.network = network
-        self.optimizer = optimizer
-        self.average = average
-        self.config = config
+        self.network, self.optimizer, self.average = network, optimizer, average
         self.group = group
         self.views = Views(config.data)
-        self.device = next(network.parameters()).device
+        device = next(network.parameters()).device
         self.learning = LearningStep(network, config.training.precision, group)
         self._parallel: DistributedDataParallel | None = None
         self._fresh = True  # it is not known yet which parameters a step uses
         self.view = training_view
-        if group.size == 1 and acceleration(config, self.device) == "full":
-            _compile(network)
+        if group.size == 1 and acceleration(config, device) == "full":
+            import torch._dynamo.config as dynamo
+
+            # A process that trains one network after the other compiles the same code for every
+            # other kind of backbone and batch; beyond this limit torch goes on uncompiled.
+            dynamo.recompile_limit = max(dynamo.recompile_limit, dynamo.accumulated_recompile_limit)
+            for part in network.compiled_parts():
+                part.compile(dynamic=False)
             self.view = torch.compile(training_view, dynamic=False)
 
     def __call__(
@@ -106,10 +169,10 @@ class TrainStep:
         """Learn from one batch, of which a process of several gives its part.
 
         Args:
-            pixels: (B, 3, S, S) uint8.
-            labels: (B,) int64.
-            rows: (B,) int64, the place of each image in the training set.
-            parameters: (B, 8) float32, the augmentation.
+            pixels: (b, 3, S, S) uint8.
+            labels: (b,) int64.
+            rows: (b,) int64, the place of each image in the training set.
+            parameters: (b, 8) float32, the augmentation.
         """
         self.network.train()
         images = self.view(self.views, pixels, parameters)
@@ -139,8 +202,17 @@ class TrainStep:
         for gradient in used:
             gradient.copy_(self.group.sum(gradient) / self.group.size)
         unused = len(used) < len(parameters)
+        device = parameters[0].device
         if self._parallel is None or self._parallel.find_unused_parameters != unused:
-            self._parallel = _in_parallel(self.learning, unused=unused)
+            with warnings.catch_warnings():
+                # The name of this option changes between the versions of torch that we support.
+                warnings.simplefilter("ignore", FutureWarning)
+                self._parallel = DistributedDataParallel(
+                    self.learning,
+                    device_ids=[device] if device.type == "cuda" else None,
+                    broadcast_buffers=False,  # all processes compute the same ones
+                    find_unused_parameters=unused,
+                )
         self._fresh = False
 
 
@@ -148,29 +220,6 @@ def training_view(views: Views, pixels: Tensor, parameters: Tensor) -> Tensor:
     """Return a batch as it is learned from, laid out as convolutions want it."""
     images = views.train(pixels, parameters)
     return images.contiguous(memory_format=torch.channels_last)
-
-
-def _compile(network: Method) -> None:
-    import torch._dynamo.config as dynamo
-
-    # A process that trains one network after the other compiles the same code for every other kind
-    # of backbone and batch; beyond this limit, 8 by default, torch goes on uncompiled.
-    dynamo.recompile_limit = max(dynamo.recompile_limit, dynamo.accumulated_recompile_limit)
-    for part in network.compiled_parts():
-        part.compile(dynamic=False)
-
-
-def _in_parallel(module: LearningStep, *, unused: bool) -> DistributedDataParallel:
-    device = next(module.parameters()).device
-    with warnings.catch_warnings():
-        # The name of this option changes between the versions of torch that we support.
-        warnings.simplefilter("ignore", FutureWarning)
-        return DistributedDataParallel(
-            module,
-            device_ids=[device] if device.type == "cuda" else None,
-            broadcast_buffers=False,  # all processes compute the same ones
-            find_unused_parameters=unused,
-        )
 
 
 def gather_batch(extracted: Any, group: Group) -> Any:
@@ -211,58 +260,52 @@ class GraphedStep:
     """A `TrainStep` over resident pixels, replayed as one CUDA graph after its first steps."""
 
     def __init__(self, step: TrainStep, pixels: Tensor, labels: Tensor, batch_size: int) -> None:
-        self.step = step
-        self.pixels = pixels
-        self.labels = labels
+        self.step, self.pixels, self.labels = step, pixels, labels
         device = pixels.device
         self.rows = torch.zeros(batch_size, dtype=torch.long, device=device)
         self.parameters = torch.zeros(batch_size, PARAMETERS, device=device)
-        books = step.config.quantizer.num_codebooks
-        self.result = StepResult(
-            torch.zeros(1 + len(step.network.terms), device=device),
-            torch.zeros(batch_size, books, dtype=torch.uint8, device=device),
-        )
         self.stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
+        self.restart()
+
+    def restart(self) -> None:
+        """Forget the captured graph, since what a step does has changed."""
         self.graph: torch.cuda.CUDAGraph | None = None
+        self.result: StepResult | None = None
         self.done = 0
 
     def __call__(self, rows: Tensor, parameters: Tensor) -> StepResult:
-        """Learn from the images `rows` (B,) with augmentation (B, 8)."""
+        """Learn from the images `rows` (B,) with augmentation (B, 8).
+
+        The result is overwritten by the next step.
+        """
         self.rows.copy_(rows)
         self.parameters.copy_(parameters)
         if self.graph is None and self.done >= EAGER_STEPS:
             torch.cuda.synchronize()
             self.graph = torch.cuda.CUDAGraph()
             with torch.cuda.graph(self.graph):
-                self._compute()
+                self.result = self._compute()
         if self.graph is not None:
             self.graph.replay()
         else:
             # Warm up on a side stream, as the capture does: its memory must not mix with others.
             self.stream.wait_stream(torch.cuda.current_stream())
             with torch.cuda.stream(self.stream):
-                self._compute()
+                self.result = self._compute()
             torch.cuda.current_stream().wait_stream(self.stream)
         self.done += 1
+        assert self.result is not None
         return self.result
 
-    def restart(self) -> None:
-        """Forget the captured graph, since what a step does has changed."""
-        self.graph = None
-        self.done = 0
-
-    def _compute(self) -> None:
+    def _compute(self) -> StepResult:
         rows = self.rows
-        result = self.step(self.pixels[rows], self.labels[rows], rows, self.parameters)
-        self.result.losses.copy_(result.losses)
-        self.result.codes.copy_(result.codes)
+        return self.step(self.pixels[rows], self.labels[rows], rows, self.parameters)
 
 
 def acceleration(config: RunConfig, device: torch.device) -> str:
     """Resolve "auto": a CUDA graph on CUDA, plain steps elsewhere.
 
-    Compiling too takes longer to start than it saves in one run on a small data set: "full" asks
-    for it.
+    Compiling ("full") takes longer to start than it saves in one run on a small data set.
     """
     wanted = config.training.accelerate
     if device.type != "cuda":

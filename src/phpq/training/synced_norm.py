@@ -86,7 +86,11 @@ class _Normalise(torch.autograd.Function):
     def forward(
         ctx: Any, x: Tensor, weight: Tensor | None, bias: Tensor | None, eps: float, group: Group
     ) -> tuple[Tensor, Tensor, Tensor]:
-        mean, var = _statistics(x)
+        wide = _wide(x)
+        if _has_kernels(x):
+            mean, var = torch.ops.aten.batch_norm_update_stats(wide, None, None, 0.0)
+        else:
+            var, mean = torch.var_mean(wide, [0, *range(2, x.dim())], correction=0)
         # Means and variances of parts, not sums of squares: those lose digits.
         means, variances = group.gather(torch.stack([mean, var])[None]).unbind(1)
         mean = means.mean(0)
@@ -103,18 +107,18 @@ class _Normalise(torch.autograd.Function):
         x, weight, mean, var = ctx.saved_tensors
         g, wide = _wide(grad), _wide(x)
         scale = (var + ctx.eps).rsqrt()
+        factor = scale if weight is None else scale * weight
         if _has_kernels(x):  # what evaluation would hand back, and both sums, in one pass
             dx, of_weight, of_bias = torch.ops.aten.native_batch_norm_backward(
                 g, wide, weight, mean, var, mean, scale, False, ctx.eps, [True, True, True]
             )
         else:
-            places, shape = _places(x), [1, -1, *[1] * (x.dim() - 2)]
+            places, shape = [0, *range(2, x.dim())], [1, -1, *[1] * (x.dim() - 2)]
             of_bias = g.sum(places)
             of_weight = (g * (wide - mean.view(shape))).sum(places) * scale
-            dx = g * (scale if weight is None else scale * weight).view(shape)
+            dx = g * factor.view(shape)
         sums = ctx.group.sum(torch.stack([of_bias, of_weight]))
         centre, slope = (sums / (x.numel() // x.shape[1] * ctx.group.size)).unbind(0)
-        factor = scale if weight is None else scale * weight
         # - factor (mean(g) + x' mean(g x')), which is a batch norm of x itself.
         dx += F.batch_norm(wide, mean, var, -factor * slope, -factor * centre, eps=ctx.eps)
         # Of weight and bias each process gives its part: gradients are averaged afterwards.
@@ -122,22 +126,9 @@ class _Normalise(torch.autograd.Function):
         return dx.to(x.dtype), *parts, None, None
 
 
-def _places(x: Tensor) -> list[int]:
-    return [0, *range(2, x.dim())]
-
-
 def _has_kernels(x: Tensor) -> bool:
     """Say whether to use the kernels of torch's own batch norm: much faster on CPUs."""
     return x.device.type == "cpu"
-
-
-def _statistics(x: Tensor) -> tuple[Tensor, Tensor]:
-    """Return mean and variance (C,) of this process's part, in float32 at least."""
-    if _has_kernels(x):
-        mean, var = torch.ops.aten.batch_norm_update_stats(_wide(x), None, None, 0.0)
-        return mean, var
-    var, mean = torch.var_mean(_wide(x), _places(x), correction=0)
-    return mean, var
 
 
 def _wide(values: Tensor) -> Tensor:
@@ -150,18 +141,13 @@ def synchronise(module: nn.Module, group: Group) -> None:
     if group.size == 1:
         return
     for name, child in module.named_children():
-        if isinstance(child, _BatchNorm):
-            setattr(module, name, _synced(child, group))
-        else:
+        if not isinstance(child, _BatchNorm):
             synchronise(child, group)
-
-
-def _synced(norm: _BatchNorm, group: Group) -> SyncedBatchNorm:
-    # timm's BatchNormAct2d is a batch norm with two modules behind it.
-    known = type(norm) in PLAIN or set(dict(norm.named_children())) == {"drop", "act"}
-    if not known:
-        raise ConfigError(
-            f"The backbone's {type(norm).__name__} cannot be shared by {group.size} processes. "
-            "Choose another backbone (model.backbone), or train in one process."
-        )
-    return SyncedBatchNorm(norm, group)
+        # timm's BatchNormAct2d is a batch norm with two modules behind it.
+        elif type(child) in PLAIN or set(dict(child.named_children())) == {"drop", "act"}:
+            setattr(module, name, SyncedBatchNorm(child, group))
+        else:
+            raise ConfigError(
+                f"The backbone's {type(child).__name__} cannot be shared by {group.size} "
+                "processes. Choose another backbone (model.backbone), or train in one process."
+            )
