@@ -40,7 +40,7 @@ def test_train_evaluate_search_info(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     [query] = phpq("search", run, photo, "--top-k", "3", "--json").json()["queries"]
     assert query["query"] == photo
     assert [hit["rank"] for hit in query["hits"]] == [1, 2, 3]
-    assert query["label"] in tiny_birds().class_names
+    assert query["verdict"]["label"] in tiny_birds().class_names
     assert all(Path(hit["path"]).is_file() for hit in query["hits"])
 
     facts = phpq("info", run, "--json").json()
