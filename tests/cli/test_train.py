@@ -41,7 +41,7 @@ def test_train_evaluate_search_info(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert query["query"] == photo
     assert [hit["rank"] for hit in query["hits"]] == [1, 2, 3]
     assert query["verdict"]["label"] in tiny_birds().class_names
-    assert all(Path(hit["path"]).is_file() for hit in query["hits"])
+    assert all(Path(hit["uri"]).is_file() for hit in query["hits"])
 
     facts = phpq("info", run, "--json").json()
     assert facts["map"]["last"]["map"] == pytest.approx(measured["map"]["6"])
