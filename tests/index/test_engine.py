@@ -1,4 +1,4 @@
-"""The exact engine: whatever is added, removed, masked and asked, the answer is the full scan's."""
+"""The exact engine: whatever is built, masked and asked, the answer is the full scan's."""
 
 from __future__ import annotations
 
@@ -13,7 +13,6 @@ from hypothesis import strategies as st
 from phpq.codes import CodeArray, Codebooks, FloatArray, QueryNorm
 from phpq.errors import ShapeError
 from phpq.index import CodeIndex
-from plain_gallery import PlainGallery
 from reference import random_codebooks, scan_codes, search_loop
 
 
@@ -26,57 +25,44 @@ def random_tables(
 
 def assert_same(
     index: CodeIndex,
-    twin: PlainGallery,
+    codes: CodeArray,
     tables: FloatArray,
     top_k: int,
     allowed: np.ndarray[tuple[int], np.dtype[np.bool_]] | None = None,
     threads: int = 1,
 ) -> None:
     found = index.search_tables(tables, top_k, allowed=allowed, threads=threads)
-    ids, scores = twin.search(tables, top_k, allowed)
+    rows = None if allowed is None else np.flatnonzero(allowed)
+    ids, scores = scan_codes(tables, codes, top_k, rows)
     np.testing.assert_array_equal(found.scores, scores)
     np.testing.assert_array_equal(found.ids, ids)
     assert found.ids.dtype == np.int64
     assert found.scores.dtype == np.float32
 
 
-def filled(codebooks: Codebooks, codes: CodeArray) -> tuple[CodeIndex, PlainGallery]:
-    twin = PlainGallery(codebooks.num_codebooks)
-    twin.add(codes)
-    return CodeIndex(codebooks, codes), twin
-
-
 @given(data=st.data(), seed=st.integers(0, 2**32 - 1), books=st.integers(1, 9))
 @settings(max_examples=150, deadline=None)
-def test_any_sequence_of_changes_equals_the_full_scan(
-    data: st.DataObject, seed: int, books: int
-) -> None:
+def test_any_index_equals_the_full_scan(data: st.DataObject, seed: int, books: int) -> None:
     size = data.draw(st.sampled_from([2, 4, 16]), "codebook size")
     used = data.draw(st.integers(1, size), "codewords in use")
+    count = data.draw(st.integers(0, 200), "rows")
     rng = np.random.default_rng(seed)
-    index = CodeIndex(random_codebooks(rng, num_codebooks=books, codebook_size=size))
-    twin = PlainGallery(books)
+    codebooks = random_codebooks(rng, num_codebooks=books, codebook_size=size)
+    codes = rng.integers(0, used, (count, books)).astype(np.uint8)
     with pytest.MonkeyPatch.context() as patch:
-        # Small limits, so that a few rows go through the tail, many parts and the cells.
-        patch.setattr("phpq.index.engine._TAIL_ROWS", data.draw(st.integers(0, 20), "tail"))
+        # Small limits, so that a few rows go through several parts and the cells.
+        most = data.draw(st.sampled_from([7, 50, 1 << 31]), "rows of a part")
+        patch.setattr("phpq.index.engine._PART_ROWS", most)
         patch.setattr("phpq.index.layout.CELL_GROUPS", data.draw(st.sampled_from([0, 8]), "cells"))
-        for _ in range(data.draw(st.integers(1, 8), "steps")):
-            what = data.draw(st.sampled_from(["add", "remove", "search"]))
-            if what == "add":
-                count = data.draw(st.integers(0, 60), "rows")
-                codes = rng.integers(0, used, (count, books)).astype(np.uint8)
-                first = index.rows
-                assert index.add(codes).tolist() == list(range(first, first + count))
-                twin.add(codes)
-            elif what == "remove" and index.rows:
-                rows = rng.integers(0, index.rows, rng.integers(0, index.rows + 1))
-                index.remove(rows)
-                twin.remove(rows)
-            tables = random_tables(rng, books, size, ties=data.draw(st.booleans(), "ties"))
-            allowed = rng.random(index.rows) < rng.random() if rng.random() < 0.5 else None
-            assert_same(index, twin, tables, data.draw(st.integers(1, 30), "top_k"), allowed)
-            assert (index.rows, len(index)) == (len(twin.codes), int(twin.alive.sum()))
-            np.testing.assert_array_equal(index.codes(), twin.codes)
+        index = CodeIndex(codebooks, codes)
+    assert len(index) == count
+    np.testing.assert_array_equal(index.codes(), codes)
+    for _ in range(data.draw(st.integers(1, 4), "searches")):
+        queries = data.draw(st.sampled_from([1, 3, 6]), "queries")
+        ties = data.draw(st.booleans(), "ties")
+        tables = random_tables(rng, books, size, queries=queries, ties=ties)
+        allowed = rng.random(count) < rng.random() ** 4 if rng.random() < 0.5 else None
+        assert_same(index, codes, tables, data.draw(st.integers(1, 30), "top_k"), allowed)
 
 
 @pytest.mark.parametrize("ties", [False, True])
@@ -86,24 +72,26 @@ def test_large_galleries_equal_the_full_scan(books: int, used: int, ties: bool) 
     # Large enough that some queries walk the cells to the end and others fall back to the scan.
     rng = np.random.default_rng(books * used)
     codebooks = random_codebooks(rng, num_codebooks=books, codebook_size=256)
-    index, twin = filled(codebooks, rng.integers(0, used, (20_000, books)).astype(np.uint8))
+    codes = rng.integers(0, used, (20_000, books)).astype(np.uint8)
+    index = CodeIndex(codebooks, codes)
     tables = random_tables(rng, books, 256, ties=ties)
-    assert_same(index, twin, tables, 100)
+    assert_same(index, codes, tables, 100)
     tables[:, :, 0] += 5  # one codeword is much better, as for learned codes
-    assert_same(index, twin, tables, 7)
-    index.remove(np.arange(0, 20_000, 3))
-    twin.remove(np.arange(0, 20_000, 3))
+    assert_same(index, codes, tables, 7)
+    most = rng.random(20_000) < 0.7
+    assert_same(index, codes, tables, 20, most)
     few = rng.random(20_000) < 0.01
-    assert_same(index, twin, tables, 20, few)
-    assert_same(index, twin, np.concatenate([tables, tables]), 20, few)
+    assert_same(index, codes, tables, 20, few)
+    assert_same(index, codes, np.concatenate([tables, tables]), 20, few)
 
 
 @pytest.mark.parametrize("scale", [1e-40, 1e-30, 1e30, 2e37])
 def test_tables_of_any_size_are_compared_safely(scale: float) -> None:
     rng = np.random.default_rng(7)
     codebooks = random_codebooks(rng, num_codebooks=6, codebook_size=256)
-    index, twin = filled(codebooks, rng.integers(0, 256, (20_000, 6)).astype(np.uint8))
-    assert_same(index, twin, random_tables(rng, 6, 256) * np.float32(scale), 50)
+    codes = rng.integers(0, 256, (20_000, 6)).astype(np.uint8)
+    index = CodeIndex(codebooks, codes)
+    assert_same(index, codes, random_tables(rng, 6, 256) * np.float32(scale), 50)
 
 
 @pytest.mark.parametrize("books", [3, 4, 7, 8])
@@ -113,29 +101,33 @@ def test_rounding_never_hides_a_row(books: int, monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr("phpq.index.layout.CELL_GROUPS", 0)
     rng = np.random.default_rng(books)
     codebooks = random_codebooks(rng, num_codebooks=books, codebook_size=16)
-    index, twin = filled(codebooks, rng.integers(0, 16, (6000, books)).astype(np.uint8))
+    codes = rng.integers(0, 16, (6000, books)).astype(np.uint8)
+    index = CodeIndex(codebooks, codes)
     tables = 1 + rng.integers(-9, 9, (40, books, 16)) * 2.0**-22
     for top_k in (1, 5, 60):
-        assert_same(index, twin, tables.astype(np.float32), top_k)
+        assert_same(index, codes, tables.astype(np.float32), top_k)
 
 
 def test_all_codes_equal_and_all_scores_equal() -> None:
     rng = np.random.default_rng(9)
     codebooks = random_codebooks(rng, num_codebooks=4, codebook_size=256)
-    index, twin = filled(codebooks, np.full((30_000, 4), 7, dtype=np.uint8))
-    assert_same(index, twin, random_tables(rng, 4, 256), 100)
-    index, twin = filled(codebooks, rng.integers(0, 256, (20_000, 4)).astype(np.uint8))
-    assert_same(index, twin, np.zeros((2, 4, 256), dtype=np.float32), 100)
+    codes = np.full((30_000, 4), 7, dtype=np.uint8)
+    index = CodeIndex(codebooks, codes)
+    assert_same(index, codes, random_tables(rng, 4, 256), 100)
+    codes = rng.integers(0, 256, (20_000, 4)).astype(np.uint8)
+    index = CodeIndex(codebooks, codes)
+    assert_same(index, codes, np.zeros((2, 4, 256), dtype=np.float32), 100)
 
 
 def test_threads_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("phpq.index.engine._THREADS_SECONDS", 0)
     rng = np.random.default_rng(10)
     codebooks = random_codebooks(rng, num_codebooks=4, codebook_size=16)
-    index, twin = filled(codebooks, rng.integers(0, 16, (20_000, 4)).astype(np.uint8))
+    codes = rng.integers(0, 16, (20_000, 4)).astype(np.uint8)
+    index = CodeIndex(codebooks, codes)
     tables = random_tables(rng, 4, 16, queries=23)
     for threads in (0, 1, 2, 5, 64):
-        assert_same(index, twin, tables, 11, threads=threads)
+        assert_same(index, codes, tables, 11, threads=threads)
 
 
 @given(
@@ -195,18 +187,17 @@ def test_float_queries_are_scored_by_their_lookup_tables() -> None:
 
 def test_empty_indexes_and_no_queries() -> None:
     codebooks = random_codebooks(np.random.default_rng(12))
-    index = CodeIndex(codebooks)
+    index = CodeIndex(codebooks, np.zeros((0, 3), dtype=np.uint8))
     found = index.search(np.ones((2, 12), dtype=np.float32), 4)
-    assert (len(index), index.rows, index.codes().shape) == (0, 0, (0, 3))
+    assert (len(index), index.memory_bytes(), index.codes().shape) == (0, 0, (0, 3))
     assert found.ids.tolist() == [[-1] * 4] * 2
     assert (found.scores == -np.inf).all()
-    index.add(np.zeros((1, 3), dtype=np.uint8))
-    assert index.search(np.ones((1, 12), dtype=np.float32), 3).ids.tolist() == [[0, -1, -1]]
-    assert index.search(np.ones((0, 12), dtype=np.float32)).ids.shape == (0, 10)
-    index.remove(np.array([0]))
-    assert index.search(np.ones((1, 12), dtype=np.float32), 1).ids.tolist() == [[-1]]
-    index.remove(np.array([], dtype=np.int64))
-    assert (len(index), index.rows) == (0, 1)
+    index = CodeIndex(codebooks, np.zeros((1, 3), dtype=np.uint8))
+    query = np.ones((1, 12), dtype=np.float32)
+    assert index.search(query, 3).ids.tolist() == [[0, -1, -1]]
+    assert index.search(query[:0]).ids.shape == (0, 10)
+    none = np.zeros(1, dtype=np.bool_)
+    assert index.search(query, 1, allowed=none).ids.tolist() == [[-1]]
 
 
 @pytest.mark.parametrize("used", [256, 3])
@@ -216,24 +207,9 @@ def test_memory_stays_within_its_bound(books: int, used: int) -> None:
     rng = np.random.default_rng(books)
     codebooks = random_codebooks(rng, num_codebooks=books, codebook_size=256)
     index = CodeIndex(codebooks, rng.integers(0, used, (rows, books)).astype(np.uint8))
-    index.remove(np.arange(10))
     fixed = (books + 1) // 2 * 4 * (256**2 + 1)  # the tables of cells do not grow with the rows
-    assert index.memory_bytes() - fixed <= rows * (1.5 * books + 8)
+    assert index.memory_bytes() - fixed <= rows * (1.5 * books + 7)
     assert index.memory_bytes() >= 4 * rows
-
-
-def test_added_rows_do_not_rebuild_what_is_there() -> None:
-    rng = np.random.default_rng(13)
-    codebooks = random_codebooks(rng, num_codebooks=4, codebook_size=16)
-    index = CodeIndex(codebooks, rng.integers(0, 16, (100_000, 4)).astype(np.uint8))
-    first = index._parts[0]
-    for _ in range(20):
-        index.add(rng.integers(0, 16, (1000, 4)).astype(np.uint8))
-    assert index._parts[0] is first
-    assert len(index._parts) <= 3
-    index.add(rng.integers(0, 16, (50_000, 4)).astype(np.uint8))
-    assert len(index._parts) == 1
-    assert index.rows == 170_000
 
 
 def test_bad_arguments_are_refused() -> None:
@@ -241,7 +217,7 @@ def test_bad_arguments_are_refused() -> None:
     index = CodeIndex(codebooks, np.zeros((4, 3), dtype=np.uint8))
     query = np.ones((1, 12), dtype=np.float32)
     with pytest.raises(ShapeError, match=r"codes has shape \(1, 2\); expected \(N, 3\)"):
-        index.add(np.zeros((1, 2), dtype=np.uint8))
+        CodeIndex(codebooks, np.zeros((1, 2), dtype=np.uint8))
     with pytest.raises(ShapeError, match=r"queries has shape \(1, 5\)"):
         index.search(np.ones((1, 5), dtype=np.float32))
     with pytest.raises(ShapeError, match="top_k=0 is not allowed; expected a whole number"):
@@ -250,12 +226,6 @@ def test_bad_arguments_are_refused() -> None:
         index.search(query, 1, threads=-1)
     with pytest.raises(ShapeError, match=r"shape \(3,\).*expected a bool array of shape \(4,\)"):
         index.search(query, 1, allowed=np.ones(3, dtype=np.bool_))
-    with pytest.raises(ShapeError, match="rows holds 4; expected 0 to 3"):
-        index.remove(np.array([0, 4]))
-    with pytest.raises(ShapeError, match="rows holds -1; expected 0 to 3"):
-        index.remove(np.array([-1]))
-    with pytest.raises(ShapeError, match="expected row numbers"):
-        index.remove(np.array([0.5]))
     with pytest.raises(ShapeError, match=r"tables is an array of shape \(1, 3, 4\)"):
         index.search_tables(np.zeros((1, 3, 4), dtype=np.float32), 1)
     with pytest.raises(ShapeError, match="not finite"):

@@ -1,4 +1,4 @@
-"""The compiled loops by themselves: heaps sort as Python does, rows are offered one by one."""
+"""The compiled loops by themselves: rows offered to heaps come out as a plain loop ranks them."""
 
 from __future__ import annotations
 
@@ -6,13 +6,14 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from phpq.index.kernels import NO_ROW, search_rows, sort_heaps
+from phpq.index.kernels import NO_ROW, search_part, sort_heaps
+from phpq.index.part import build_part
 from reference import search_loop
 
 
 @given(
     seed=st.integers(0, 2**32 - 1),
-    rows=st.integers(0, 40),
+    rows=st.integers(1, 40),
     top_k=st.integers(1, 50),
     base=st.sampled_from([0, 5_000_000_000]),
 )
@@ -25,7 +26,8 @@ def test_rows_offered_to_heaps_come_out_best_first(
     codes = rng.integers(0, 4, (rows, 3)).astype(np.uint8)
     scores = np.full((2, top_k), -np.inf, dtype=np.float32)
     ids = np.full((2, top_k), NO_ROW, dtype=np.int64)
-    search_rows(tables, codes, base, np.empty(0, dtype=np.bool_), scores, ids)
+    part = build_part(codes, base, 4)
+    search_part(tables, part, np.empty(0, dtype=np.bool_), scores, ids)
     sort_heaps(scores, ids)
     for q in range(2):
         twin = search_loop(tables[q], codes, top_k)

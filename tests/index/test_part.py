@@ -16,7 +16,7 @@ def test_groups_rows_and_cells_hold_every_row_once(
     monkeypatch.setattr("phpq.index.layout.CELL_GROUPS", 0)
     rng = np.random.default_rng(books)
     codes = rng.integers(0, used, (500, books)).astype(np.uint8)
-    part = build_part(codes, 40, codebook_size=16)
+    part = build_part(codes, 40, 16)
     groups = len(part.codes)
     starts = part.starts if part.starts.size else np.arange(501)
     assert len(starts) == groups + 1
@@ -40,7 +40,7 @@ def test_groups_rows_and_cells_hold_every_row_once(
 
 def test_codes_that_repeat_are_stored_once() -> None:
     codes = np.tile(np.arange(8, dtype=np.uint8), (100, 1)).reshape(-1, 4)
-    part = build_part(codes, 0, codebook_size=256)
+    part = build_part(codes, 0, 256)
     assert part.codes.tolist() == [[0, 1, 2, 3], [4, 5, 6, 7]]
     assert part.starts.tolist() == [0, 100, 200]
     assert part_bytes(part) == 2 * 4 + 3 * 4 + 200 * 4
@@ -48,7 +48,7 @@ def test_codes_that_repeat_are_stored_once() -> None:
 
 def test_codes_that_do_not_repeat_are_stored_by_row() -> None:
     codes = np.arange(256, dtype=np.uint8).reshape(-1, 4)[::-1].copy()
-    part = build_part(codes, 0, codebook_size=256)
+    part = build_part(codes, 0, 256)
     assert part.starts.size == 0
     np.testing.assert_array_equal(part.codes, codes[::-1])
     assert part.rows.tolist() == list(range(63, -1, -1))
@@ -58,7 +58,7 @@ def test_codes_that_do_not_repeat_are_stored_by_row() -> None:
 def test_a_restricted_part_holds_the_allowed_rows_and_no_others(used: int) -> None:
     rng = np.random.default_rng(used)
     codes = rng.integers(0, used, (300, 3)).astype(np.uint8)
-    part = build_part(codes, 100, codebook_size=256)
+    part = build_part(codes, 100, 256)
     mask = rng.random(450) < 0.1
     kept = restrict_part(part, mask)
     found = {}

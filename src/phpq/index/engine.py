@@ -1,4 +1,4 @@
-"""The exact index for learned codes: codes come and go by row, queries give the best rows.
+"""The exact index for learned codes: built once from codes, queries give the best rows.
 
 Equal codes are scored once, and groups of codes that cannot enter the answer are never looked at;
 scores and order are those of a plain scan, bit for bit.
@@ -13,7 +13,6 @@ import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,17 +20,12 @@ from numpy.typing import NDArray
 from phpq.codes import CodeArray, Codebooks, FloatArray, IntArray, QueryNorm, check_codes, seen_as
 from phpq.errors import ShapeError
 
-if TYPE_CHECKING:
-    from phpq.index.kernels import Part
-
 BoolArray = NDArray[np.bool_]
 
-_TAIL_ROWS = 4096  # new rows are scanned one by one until there are this many
 _PART_ROWS = 1 << 31  # row numbers inside a part are 32 bits wide
 _THREADS_SECONDS = 2e-3  # work below which starting threads takes longer than it saves
 _FEW_ALLOWED = 64  # where less than one row in so many is allowed, those are copied first,
 _MANY_QUERIES = 4  # unless fewer queries than these are there to profit from it
-_GROWTH = 4  # a part is merged into the one before it unless that is this many times larger
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -43,94 +37,39 @@ class SearchResult:
 
 
 class CodeIndex:
-    """A gallery of codes in memory; rows are numbered in order of insertion and never renumbered.
+    """A gallery of codes in memory; rows are numbered in order of insertion. It never changes.
 
-    Searches may run in several threads at once; adding and removing need the index for themselves.
-
-    Args:
-        codebooks: The codebooks the codes were made with.
-        codes: (N, M) uint8, the first rows.
+    Searches may run in several threads at once. Takes the codebooks that the codes were made with,
+    and codes (N, M) uint8, to which it keeps no reference.
     """
 
-    def __init__(self, codebooks: Codebooks, codes: CodeArray | None = None) -> None:
-        self._codebooks = codebooks
-        self._parts: list[Part] = []  # in row order, each at least `_GROWTH` times the next
-        self._tail = np.empty((0, codebooks.num_codebooks), dtype=np.uint8)
-        self._tail_rows = 0  # filled rows of `_tail`
-        # One entry a row, and some to spare; empty until a row is removed.
-        self._alive: BoolArray = np.empty(0, dtype=np.bool_)
-        self._removed = 0
-        if codes is not None:
-            self.add(codes)
+    def __init__(self, codebooks: Codebooks, codes: CodeArray) -> None:
+        from phpq.index.part import build_part
 
-    @property
-    def codebooks(self) -> Codebooks:
-        """The codebooks of the rows."""
-        return self._codebooks
-
-    @property
-    def rows(self) -> int:
-        """Rows ever added; the next row gets this number."""
-        return self._sorted_rows + self._tail_rows
+        size = codebooks.codebook_size
+        check_codes("codes", codes, codebooks.num_codebooks, size)
+        self.codebooks = codebooks
+        self._rows = len(codes)
+        self._parts = [
+            build_part(np.ascontiguousarray(codes[base : base + _PART_ROWS]), base, size)
+            for base in range(0, len(codes), _PART_ROWS)
+        ]
 
     def __len__(self) -> int:
-        return self.rows - self._removed
+        return self._rows
 
     def memory_bytes(self) -> int:
-        """Return the memory of codes, row numbers, tables of cells and marks of removed rows."""
-        if not self._parts:
-            return int(self._tail.nbytes + self._alive.nbytes)
+        """Return the memory of codes, row numbers and tables of cells."""
         from phpq.index.part import part_bytes
 
-        parts = sum(part_bytes(part) for part in self._parts)
-        return int(parts + self._tail.nbytes + self._alive.nbytes)
-
-    def add(self, codes: CodeArray) -> IntArray:
-        """Append rows; the next search finds them.
-
-        A few rows cost no more than a copy; now and then the newest rows are sorted, and merged
-        with older ones of about the same number, so that a row is moved O(log N) times in all.
-        Takes codes (n, M) uint8 and returns their row numbers (n,).
-        """
-        books = self._codebooks
-        check_codes("codes", codes, books.num_codebooks, books.codebook_size)
-        first = self.rows
-        if self._alive.size:
-            self._alive = _grown(self._alive, first + len(codes))
-        if self._tail_rows + len(codes) <= _TAIL_ROWS:
-            self._append_to_tail(codes)
-        else:
-            self._merge(codes)
-        return np.arange(first, first + len(codes), dtype=np.int64)
-
-    def remove(self, rows: IntArray) -> None:
-        """Hide rows, given by number, from every later search; doing so again changes nothing."""
-        rows = np.asarray(rows)
-        if rows.ndim != 1 or (rows.size and not np.issubdtype(rows.dtype, np.integer)):
-            raise ShapeError(
-                f"rows is {seen_as(rows)}; expected row numbers, (n,) integers, as `add` returned "
-                "them."
-            )
-        if not rows.size:
-            return
-        for row in (int(rows.min()), int(rows.max())):
-            if not 0 <= row < self.rows:
-                raise ShapeError(
-                    f"rows holds {row!r}; expected 0 to {self.rows - 1}, the rows added so far. "
-                    "Pass row numbers as `add` returned them."
-                )
-        if not self._alive.size:
-            self._alive = np.ones(self.rows, dtype=np.bool_)
-        rows = np.unique(rows)
-        self._removed += int(np.count_nonzero(self._alive[rows]))
-        self._alive[rows] = False
+        return sum(part_bytes(part) for part in self._parts)
 
     def codes(self) -> CodeArray:
-        """Return the codes of all rows, (rows, M) uint8 in row order, removed ones included."""
+        """Return the codes of all rows, (N, M) uint8 in row order."""
         from phpq.index.part import part_codes
 
-        blocks = [part_codes(part) for part in self._parts]
-        return np.concatenate([*blocks, self._tail[: self._tail_rows]])
+        empty = np.empty((0, self.codebooks.num_codebooks), dtype=np.uint8)
+        return np.concatenate([empty, *(part_codes(part) for part in self._parts)])
 
     def search(
         self,
@@ -147,10 +86,10 @@ class CodeIndex:
             queries: (Q, D) float.
             top_k: Rows per query, at least 1.
             query_norm: "unit" or "raw", see `Codebooks.lookup_tables`.
-            allowed: (rows,) bool, the rows that may be returned; None allows all.
+            allowed: (N,) bool, the rows that may be returned; None allows all.
             threads: Threads that share the queries; 0 takes every core.
         """
-        tables = self._codebooks.lookup_tables(queries, norm=query_norm)
+        tables = self.codebooks.lookup_tables(queries, norm=query_norm)
         return self._search(tables, top_k, allowed, threads)
 
     def search_tables(
@@ -162,7 +101,7 @@ class CodeIndex:
         threads: int = 0,
     ) -> SearchResult:
         """Search as `search` does, for queries given as lookup tables (Q, M, K) float32."""
-        shape = (self._codebooks.num_codebooks, self._codebooks.codebook_size)
+        shape = (self.codebooks.num_codebooks, self.codebooks.codebook_size)
         tables = np.asarray(tables)
         if tables.ndim != 3 or tables.shape[1:] != shape or tables.dtype.kind != "f":
             raise ShapeError(
@@ -177,40 +116,6 @@ class CodeIndex:
             )
         return self._search(tables, top_k, allowed, threads)
 
-    @property
-    def _sorted_rows(self) -> int:
-        return self._parts[-1].base + len(self._parts[-1].rows) if self._parts else 0
-
-    def _append_to_tail(self, codes: CodeArray) -> None:
-        needed = self._tail_rows + len(codes)
-        if needed > len(self._tail):
-            # Doubling: adding rows one by one copies each of them twice at most, on average.
-            room = max(needed, min(_TAIL_ROWS, 2 * len(self._tail)))
-            tail = np.empty((room, codes.shape[1]), dtype=np.uint8)
-            tail[: self._tail_rows] = self._tail[: self._tail_rows]
-            self._tail = tail
-        self._tail[self._tail_rows : needed] = codes
-        self._tail_rows = needed
-
-    def _merge(self, codes: CodeArray) -> None:
-        """Sort tail and new rows into a part, together with the parts that are not much larger."""
-        from phpq.index.part import build_part, part_codes
-
-        blocks = [self._tail[: self._tail_rows], codes]
-        total = self._tail_rows + len(codes)
-        parts = list(self._parts)
-        while parts and len(parts[-1].rows) < min(_GROWTH * total, _PART_ROWS - total):
-            part = parts.pop()
-            blocks.insert(0, part_codes(part))
-            total += len(part.rows)
-        base = parts[-1].base + len(parts[-1].rows) if parts else 0
-        joined = np.concatenate(blocks) if len(blocks) > 2 or self._tail_rows else codes
-        size = self._codebooks.codebook_size
-        for start in range(0, total, _PART_ROWS):
-            block = np.ascontiguousarray(joined[start : start + _PART_ROWS])
-            parts.append(build_part(block, base + start, codebook_size=size))
-        self._parts, self._tail, self._tail_rows = parts, self._tail[:0].copy(), 0
-
     def _search(
         self, tables: FloatArray, top_k: int, allowed: BoolArray | None, threads: int
     ) -> SearchResult:
@@ -221,16 +126,22 @@ class CodeIndex:
                 f"threads={threads!r} is not allowed; expected a whole number >= 1, or 0 for "
                 "every core."
             )
+        good = isinstance(allowed, np.ndarray) and allowed.dtype == np.bool_
+        if allowed is not None and not (good and allowed.shape == (self._rows,)):
+            raise ShapeError(
+                f"allowed is {seen_as(allowed)}; expected a bool array of shape ({self._rows},), "
+                "one entry per row."
+            )
         from phpq.index import kernels
 
-        mask = self._mask(allowed)
+        mask = np.empty(0, np.bool_) if allowed is None else np.ascontiguousarray(allowed)
         # More places than rows would only be filled with -1: keep the heaps small.
-        places = min(int(top_k), self.rows)
+        places = min(int(top_k), self._rows)
         scores = np.full((len(tables), places), -np.inf, dtype=np.float32)
         ids = np.full((len(tables), places), kernels.NO_ROW, dtype=np.int64)
-        parts, tail, base = self._parts, self._tail[: self._tail_rows], self._sorted_rows
+        parts = self._parts
         many = allowed is not None and len(tables) >= _MANY_QUERIES
-        if many and np.count_nonzero(mask) * _FEW_ALLOWED < self.rows:
+        if many and np.count_nonzero(mask) * _FEW_ALLOWED < self._rows:
             from phpq.index.part import restrict_part
 
             # One pass over all rows, and then each query looks at the few that are allowed.
@@ -240,8 +151,6 @@ class CodeIndex:
             heaps = (scores[block], ids[block])
             for part in parts:
                 kernels.search_part(tables[block], part, mask, *heaps)
-            if len(tail):
-                kernels.search_rows(tables[block], tail, base, mask, *heaps)
             kernels.sort_heaps(*heaps)
 
         if places:
@@ -251,28 +160,6 @@ class CodeIndex:
             ids = np.pad(ids, missing, constant_values=-1)
             scores = np.pad(scores, missing, constant_values=-np.inf)
         return SearchResult(ids, scores)
-
-    def _mask(self, allowed: BoolArray | None) -> BoolArray:
-        if allowed is None:
-            return self._alive
-        good = isinstance(allowed, np.ndarray) and allowed.dtype == np.bool_
-        if not good or allowed.shape != (self.rows,):
-            raise ShapeError(
-                f"allowed is {seen_as(allowed)}; expected a bool array of shape ({self.rows},), "
-                "one entry for each row ever added, removed ones too."
-            )
-        if self._alive.size:
-            return allowed & self._alive[: self.rows]
-        return np.ascontiguousarray(allowed)
-
-
-def _grown(alive: BoolArray, rows: int) -> BoolArray:
-    """Return marks for at least `rows` rows, an eighth more so that few additions copy them."""
-    if rows <= len(alive):
-        return alive
-    result = np.ones(rows + rows // 8, dtype=np.bool_)
-    result[: len(alive)] = alive
-    return result
 
 
 def _cores() -> int:

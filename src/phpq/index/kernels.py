@@ -329,25 +329,6 @@ def search_part(
 
 
 @compiled
-def search_rows(
-    tables: FloatArray, codes: CodeArray, base: int, mask: MaskArray, scores: FloatArray,
-    rows: IntArray,
-) -> None:  # fmt: skip
-    """Offer rows (n, M) that belong to no part yet, the first numbered `base`, as `search_part`."""
-    for q in range(tables.shape[0]):
-        place = 0
-        while True:
-            span = (place, codes.shape[0])
-            place, score = _next_hit(tables[q], codes, span, scores[q, 0])
-            if place >= codes.shape[0]:
-                break
-            row = base + place
-            if _worse(scores[q, 0], rows[q, 0], score, row) and (not mask.size or mask[row]):
-                _replace_root(scores[q], rows[q], scores.shape[1], score, row)
-            place += 1
-
-
-@compiled
 def sort_heaps(scores: FloatArray, rows: IntArray) -> None:
     """Turn each heap (Q, k), in place, into a list with the best row first and -1 for no row."""
     for q in range(scores.shape[0]):

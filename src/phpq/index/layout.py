@@ -33,7 +33,7 @@ def part_layout(
     entries = distinct if grouped else rows
     places = _WORD * (entries + 1) if grouped else 0
     used = _WORD * rows + entries * num_codebooks + places
-    room = int(rows * (1.5 * num_codebooks + 7)) - used  # one more byte per row is for the mask
+    room = int(rows * (1.5 * num_codebooks + 7)) - used
     pairs = (num_codebooks + 1) // 2
     books = pairs if room >= _WORD * entries * (pairs - 1) else 1
     if entries < CELL_GROUPS:
@@ -43,7 +43,7 @@ def part_layout(
 
 
 def index_bytes(rows: int, distinct: int, *, num_codebooks: int, codebook_size: int = 256) -> int:
-    """Return the memory of a `CodeIndex` of one bulk load, before any row is removed."""
+    """Return the memory of a `CodeIndex`."""
     if not rows:
         return 0
     layout = part_layout(rows, distinct, num_codebooks=num_codebooks, codebook_size=codebook_size)

@@ -100,7 +100,7 @@ def _copy_allowed(part: Part, mask: MaskArray, kept: Part) -> int:
     return groups
 
 
-def build_part(codes: CodeArray, base: int, *, codebook_size: int) -> Part:
+def build_part(codes: CodeArray, base: int, codebook_size: int) -> Part:
     """Sort and group codes (n, M) uint8 in row order, 1 <= n < 2^32; `base` numbers the first.
 
     The part keeps no reference to `codes`; `part_layout` says what it takes.
