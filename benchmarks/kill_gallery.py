@@ -33,7 +33,7 @@ from PIL import Image
 from phpq.codes import Codebooks, FloatArray
 from phpq.config import DataConfig
 from phpq.gallery import GalleryStore, Record, ingest, verify_store
-from phpq.gallery.manifest import new_manifest
+from phpq.gallery.folder import new_manifest
 from phpq.gallery.part import batches, find_part
 
 BOOKS, SIZE, SUB_DIM = 2, 16, 3

@@ -139,8 +139,8 @@ def count_distinct(index: CodeIndex) -> int:
 
 def measure_gallery(rows: int, books: int) -> dict[str, Any]:
     """Write a gallery of made-up records, and open it as a search does."""
-    from phpq.gallery.facts import folder_bytes
-    from phpq.gallery.manifest import new_manifest
+    from phpq.gallery.export import folder_bytes
+    from phpq.gallery.folder import new_manifest
     from phpq.gallery.records import Record
     from phpq.gallery.store import GalleryStore
 

@@ -42,9 +42,8 @@ from learned_codes import load_learned_codes
 
 from phpq.cluster.connection import connected
 from phpq.codes import CodeArray, Codebooks
-from phpq.gallery import shard
+from phpq.gallery import shards as gallery_shards
 from phpq.gallery.records import row_checks
-from phpq.gallery.shards import merge_ranked
 from phpq.gallery.store import GalleryStore
 from phpq.serve.shards.cluster import ray_shards
 from phpq.serve.shards.settings import Sharding
@@ -218,10 +217,10 @@ def through_handles(
         def run(place: int) -> None:
             while time.monotonic() < end:
                 row = (place + 16 * counts[place]) % len(tables)
-                query = shard.Search(tables[row : row + 1], TOP_K)
-                asked = shard.Request("search", (query,))
+                query = gallery_shards.Search(tables[row : row + 1], TOP_K)
+                asked = gallery_shards.Request("search", (query,))
                 found = parts.ask(dict.fromkeys(range(sharding.shards), asked))
-                merge_ranked([found[number] for number in sorted(found)], TOP_K)
+                gallery_shards.merge_ranked([found[number] for number in sorted(found)], TOP_K)
                 counts[place] += 1
 
         threads = [threading.Thread(target=run, args=(place,)) for place in range(len(counts))]

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from phpq.codes import Codebooks, FloatArray
 from phpq.config import DataConfig
 from phpq.gallery import GalleryStore, Record
-from phpq.gallery.manifest import new_manifest
+from phpq.gallery.folder import new_manifest
 
 if TYPE_CHECKING:
     from phpq.model import Model

@@ -51,7 +51,7 @@ def test_compact_and_export(folder: Path, tmp_path: Path) -> None:
 
 
 def test_verify_says_what_is_wrong(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("phpq.gallery.check._check_model", lambda _: None)  # it has none
+    monkeypatch.setattr("phpq.gallery.repair._check_model", lambda _: None)  # it has none
     assert phpq("gallery", "verify", folder).out.split() == ["sound", "10", "images"]
     (folder / "manifest.json").write_text("{")
     outcome = phpq("gallery", "verify", folder)
@@ -66,7 +66,7 @@ def test_verify_says_what_is_wrong(folder: Path, monkeypatch: pytest.MonkeyPatch
 def test_many_lost_images_are_counted(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     lost = tuple(map(str, range(25)))
     report = VerifyReport(3, ("x",), ("y",), lost)
-    monkeypatch.setattr("phpq.gallery.check.verify_gallery", lambda *_, **__: report)
+    monkeypatch.setattr("phpq.gallery.repair.verify_gallery", lambda *_, **__: report)
     assert "... and 5 more" in phpq("gallery", "verify", folder).out
 
 

@@ -27,7 +27,7 @@ from phpq.cluster.encoding import RayEngine, ray_engine
 from phpq.cluster.pipeline import Stretch
 from phpq.errors import ConfigError, DataError
 from phpq.gallery import AddReport, Gallery, GalleryStore
-from phpq.gallery.encoding import Encoded
+from phpq.gallery.ingest import Encoded
 from phpq.gallery.sources import Item
 from picture_files import write_image
 

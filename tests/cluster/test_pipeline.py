@@ -16,7 +16,7 @@ from phpq.cluster.actors import Actors
 from phpq.cluster.pipeline import Conductor, EncodingActor, Stretch, Work, through_conductor
 from phpq.errors import ConfigError
 from phpq.gallery import Gallery
-from phpq.gallery.encoding import encode_items
+from phpq.gallery.ingest import encode_items
 from phpq.gallery.sources import Item
 from picture_files import write_image
 

@@ -1,3 +1,5 @@
+"""Facts, Parquet and faiss: what leaves a gallery is what it holds."""
+
 from __future__ import annotations
 
 import json
@@ -12,7 +14,7 @@ from pyarrow import parquet
 from made_up_galleries import make_codebooks, make_record, make_store
 from phpq.codes import pack_codes
 from phpq.errors import ConfigError
-from phpq.gallery.export import export_parquet, to_faiss, write_faiss
+from phpq.gallery.export import describe_store, export_parquet, folder_bytes, to_faiss, write_faiss
 
 
 def test_export_in_order_of_insertion(tmp_path: Path) -> None:
@@ -43,3 +45,16 @@ def test_a_faiss_index_and_its_ids_are_written(tmp_path: Path) -> None:
     np.testing.assert_array_equal(packed, expected)
     with pytest.raises(ConfigError, match="There is no folder"):
         write_faiss(made.index, made.ids, tmp_path / "none" / "out.faiss")
+
+
+def test_what_a_gallery_holds(tmp_path: Path) -> None:
+    store = make_store(tmp_path / "g")
+    assert describe_store(store)["images"] == 0
+    store.put([make_record("x", 1, year=2020), make_record("y", 1, label="b")])
+    store.put([make_record("z", 2, label=None)])
+    facts = describe_store(store)
+    assert (facts["images"], facts["labels"], facts["unlabelled"]) == (3, 2, 1)
+    assert (facts["distinct_codes"], facts["bits"], facts["code_bytes"]) == (2, 6, 9)
+    assert facts["metadata"] == {"year": "int64"}
+    assert facts["disk_bytes"] == folder_bytes(tmp_path / "g") > 1000
+    json.dumps(facts)

@@ -18,7 +18,7 @@ from phpq.data import open_dataset, write_plumage
 from phpq.errors import BadImageError, ConfigError, FormatError, NotTrainedError
 from phpq.evaluation.coded import CODED, write_coded
 from phpq.gallery import Gallery, GalleryStore
-from phpq.gallery.of_run import gallery_folder, gather_run, is_run, model_folder, open_store
+from phpq.gallery.of_run import gather_run, is_run, model_folder, open_store
 from phpq.gallery.view import GalleryView, Page
 from phpq.model import load
 from tiny_runs import tiny_birds, tiny_config, tiny_train
@@ -71,7 +71,7 @@ def test_a_run_is_reranked_filtered_and_named(tmp_path: Path) -> None:
     assert {hit.label for hit in found} == {name}
     assert found.total == 6
     assert gallery.name == "run"
-    assert gallery.path == gallery_folder(run) == run / "evaluation" / "gallery"
+    assert gallery.path == run / "evaluation" / "gallery"
     assert model_folder(gallery.path) == run
     assert len(Gallery.open(gallery.path, device="cpu")) == 24  # by its own name too
     assert gallery.verify().sound

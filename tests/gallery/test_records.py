@@ -6,7 +6,7 @@ import pytest
 
 from made_up_galleries import BOOKS, DIM, make_codebooks, make_record
 from phpq.errors import DataError
-from phpq.gallery.manifest import new_manifest
+from phpq.gallery.folder import new_manifest
 from phpq.gallery.records import (
     base_schema,
     checked_codes,

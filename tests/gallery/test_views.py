@@ -16,7 +16,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 from made_up_galleries import make_codebooks, make_queries, make_record, make_store, plain_scan
 from phpq.errors import FormatError
 from phpq.gallery import GalleryStore, Record, views
-from phpq.gallery.manifest import new_manifest
+from phpq.gallery.folder import new_manifest
 from phpq.gallery.view import GalleryView, Page
 from phpq.gallery.views import Views
 

@@ -28,7 +28,7 @@ def info(folder: Folder, as_json: AsJson = False) -> None:
 
 def show_gallery(folder: Path, *, as_json: bool) -> None:
     """Print what `phpq gallery info` and `phpq info` say of a gallery."""
-    from phpq.gallery.facts import describe_store
+    from phpq.gallery.export import describe_store
     from phpq.gallery.store import GalleryStore
 
     content = describe_store(GalleryStore.open(folder))
@@ -83,7 +83,7 @@ def delete(
 @gallery.command()
 def compact(folder: Folder, as_json: AsJson = False) -> None:
     """Merge small files, and free what deleted and replaced images took."""
-    from phpq.gallery.facts import folder_bytes
+    from phpq.gallery.export import folder_bytes
     from phpq.gallery.store import GalleryStore
 
     before = folder_bytes(folder)
@@ -107,7 +107,7 @@ def verify(
     A repair sets broken files aside, goes back to the last good version, encodes again what lost
     its code, and names what had to be dropped.
     """
-    from phpq.gallery.check import verify_gallery
+    from phpq.gallery.repair import verify_gallery
 
     report = verify_gallery(folder, repair=repair)
     if as_json:

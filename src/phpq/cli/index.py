@@ -14,7 +14,7 @@ from phpq.cli.output import is_gallery, messages, print_facts, print_json, progr
 
 if TYPE_CHECKING:
     from phpq.gallery import AddReport, Gallery
-    from phpq.gallery.encoding import Engine
+    from phpq.gallery.ingest import Engine
 
 
 def index(

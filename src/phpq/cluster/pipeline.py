@@ -19,7 +19,7 @@ import numpy as np
 
 from phpq.cluster.actors import Actors
 from phpq.errors import ConfigError
-from phpq.gallery.encoding import Encoded, encode_items
+from phpq.gallery.ingest import Encoded, encode_items
 from phpq.gallery.of_run import MODEL
 
 if TYPE_CHECKING:

@@ -20,7 +20,7 @@ from phpq.evaluation.run import FOLDER, METRICS
 from phpq.files import read_json
 from phpq.gallery.of_run import open_store
 from phpq.gallery.part import find_part
-from phpq.gallery.shard import number_labels
+from phpq.gallery.shards import number_labels
 from phpq.index import CodeIndex
 
 TIMED_ROWS = 2_000_000  # more are not made up for a measurement
@@ -96,12 +96,8 @@ def expected_distinct(sizes: IntArray, size: int, *, most: float) -> float:
     """Estimate how many distinct codes `size` images have, from a sample.
 
     Inside the sample by rarefaction (images drawn without replacement), beyond it by Chao's
-    extrapolation with the Chao1 estimate of the unseen codes, a lower bound.
-
-    Args:
-        sizes: Images of each distinct code of the sample.
-        size: Images of the gallery.
-        most: Codes that there are, 2 ** bits.
+    extrapolation with the Chao1 estimate of the unseen codes, a lower bound. `sizes` are the images
+    of each distinct code of the sample; there are `most` codes, 2 ** bits.
     """
     seen, images = len(sizes), int(sizes.sum())
     if size <= images:
@@ -131,15 +127,7 @@ def draw_codes(codes: CodeArray, rows: int, generator: np.random.Generator) -> C
 
     Rows are drawn with replacement; as often as the sample suggests that an image would have an
     unseen code (its share of codes that occur once, Good and Turing), one byte is taken from
-    another row.
-
-    Args:
-        codes: (N, M) uint8, the sample.
-        rows: How many to make.
-        generator: The only source of randomness.
-
-    Returns:
-        (rows, M) uint8.
+    another row. Takes a sample (N, M) uint8 and returns (rows, M) uint8.
     """
     groups = group_codes(codes)
     new_share = float((groups.sizes == 1).sum() / len(codes))
@@ -154,11 +142,7 @@ def draw_codes(codes: CodeArray, rows: int, generator: np.random.Generator) -> C
 def draw_queries(
     codebooks: Codebooks, codes: CodeArray, labels: IntArray, generator: np.random.Generator
 ) -> FloatArray:
-    """Make up queries: between the decoded codes of two images of a class, nearer to the first.
-
-    Returns:
-        (TIMED_QUERIES, D) float32.
-    """
+    """Make up (TIMED_QUERIES, D) queries: between two images of a class, nearer to the first."""
     first = generator.integers(len(codes), size=TIMED_QUERIES)
     second = [generator.choice(np.flatnonzero(labels == labels[row])) for row in first]
     near, far = codebooks.decode(codes[first]), codebooks.decode(codes[np.asarray(second)])

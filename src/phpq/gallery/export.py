@@ -1,4 +1,4 @@
-"""A gallery for other programs: a store in, a Parquet file or a faiss index with its ids out."""
+"""A gallery without a model: a store in, facts, a Parquet file or a faiss index and ids out."""
 
 from __future__ import annotations
 
@@ -8,8 +8,9 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
-from phpq.codes import Codebooks
+from phpq.codes import Codebooks, group_codes
 from phpq.errors import ConfigError
 from phpq.files import replacing, write_bytes, write_json
 from phpq.gallery.part import batches, find_part
@@ -20,14 +21,41 @@ from phpq.gallery.store import GalleryStore
 class FaissGallery:
     """A gallery for faiss.
 
-    Attributes:
-        index: A `faiss.IndexPQ` with the inner product. It does not normalise queries: pass
-            `phpq.codes.normalise_sub_vectors(queries, M)`.
-        ids: The id of each row of `index`.
+    The index does not normalise queries: pass `phpq.codes.normalise_sub_vectors(queries, M)`.
     """
 
-    index: Any
-    ids: tuple[str, ...]
+    index: Any  # a `faiss.IndexPQ` with the inner product
+    ids: tuple[str, ...]  # of each row of `index`
+
+
+def describe_store(store: GalleryStore) -> dict[str, Any]:
+    """Return what a gallery holds, what it costs, and how it is laid out on disk."""
+    codes = find_part(store).codes()
+    manifest, dataset = store.manifest, store.dataset
+    labels = dataset.to_table(columns=["label"]).column("label")
+    shown = {name: str(dataset.schema.field(name).type) for name in store.metadata_columns}
+    return {
+        "gallery": str(store.folder),
+        "images": len(codes),
+        "labels": int(pc.count_distinct(labels).as_py()),
+        "unlabelled": labels.null_count,
+        "distinct_codes": len(group_codes(codes).sizes) if len(codes) else 0,
+        "bits": manifest.bits,
+        "code_bytes": codes.nbytes,
+        "metadata": shown,
+        "embeddings": manifest.keep_embeddings,
+        "disk_bytes": folder_bytes(store.folder),
+        "files": len(dataset.get_fragments()),
+        "version": store.version,
+        "created": manifest.created,
+        "model_fingerprint": manifest.model_fingerprint,
+        "format_version": manifest.format_version,
+    }
+
+
+def folder_bytes(folder: Path) -> int:
+    """Return the size of all files of a folder."""
+    return sum(file.stat().st_size for file in folder.rglob("*") if file.is_file())
 
 
 def export_parquet(store: GalleryStore, path: Path) -> int:
@@ -37,15 +65,12 @@ def export_parquet(store: GalleryStore, path: Path) -> int:
     """
     from pyarrow import parquet
 
-    kept = [field for field in store.dataset.schema if field.name not in ("row", "check")]
-    written = 0
+    fields = (field for field in store.dataset.schema if field.name not in ("row", "check"))
+    schema, written = pa.schema(fields), 0
     path.parent.mkdir(parents=True, exist_ok=True)
-    with (
-        replacing(path) as temporary,
-        parquet.ParquetWriter(temporary, pa.schema(kept)) as writer,
-    ):
+    with replacing(path) as temporary, parquet.ParquetWriter(temporary, schema) as writer:
         for table in batches(store):
-            writer.write_table(table.select([field.name for field in kept]).cast(pa.schema(kept)))
+            writer.write_table(table.select(schema.names).cast(schema))
             written += table.num_rows
     return written
 

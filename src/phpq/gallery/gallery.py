@@ -19,15 +19,12 @@ from PIL import Image
 
 from phpq.codes import FloatArray, check_embeddings
 from phpq.errors import ConfigError, DataError, FormatError, ShapeError
-from phpq.gallery.check import verify_gallery
-from phpq.gallery.encoding import Engine
-from phpq.gallery.export import FaissGallery, export_parquet, to_faiss
-from phpq.gallery.facts import describe_store
-from phpq.gallery.ingest import AddReport, Ingest, Progress
-from phpq.gallery.manifest import new_manifest
+from phpq.gallery.export import FaissGallery, describe_store, export_parquet, to_faiss
+from phpq.gallery.folder import new_manifest
+from phpq.gallery.ingest import AddReport, Engine, Ingest, Progress
 from phpq.gallery.of_run import MODEL, is_run, load_model, model_folder, open_store
 from phpq.gallery.records import Record
-from phpq.gallery.repair import VerifyReport
+from phpq.gallery.repair import VerifyReport, verify_gallery
 from phpq.gallery.sources import Source
 from phpq.gallery.store import GalleryStore
 from phpq.gallery.view import GalleryView, Page
@@ -109,7 +106,7 @@ class Gallery:
     def __len__(self) -> int:
         return len(self._store)
 
-    def add(
+    def add(  # noqa: PLR0913  by name
         self,
         source: Source,
         *,
@@ -119,6 +116,7 @@ class Gallery:
         batch_size: int = 64,
         progress: Progress | None = None,
         engine: Engine | None = None,
+        replace: bool = False,
     ) -> AddReport:
         """Add what is new in a source, and replace what has changed.
 
@@ -137,27 +135,28 @@ class Gallery:
             batch_size: Images that the model sees at once.
             progress: Called with (what is done, images done, images in all).
             engine: Who does the work; this process, or several (`phpq.cluster.encoding`).
+            replace: Replace images of the same id wherever their files are, as `upsert` does.
 
         Raises:
             DataError: If an id names another file that still exists: see `prefix` and `upsert`.
         """
-        ingest = self._ingest(on_bad, batch_size, engine, refuse_clash=True)
+        if on_bad not in ("skip", "refuse"):
+            raise ConfigError(f"on_bad={on_bad!r} is not allowed; use 'skip' or 'refuse'.")
+        if batch_size < 1:
+            raise ConfigError(f"batch_size={batch_size} is not allowed: it must be at least 1.")
+        ingest = Ingest(
+            store=self._store,
+            model=self.model,
+            batch_size=batch_size,
+            refuse_bad=on_bad == "refuse",
+            refuse_clash=not replace,
+            engine=engine,
+        )
         return ingest.run(source, progress, metadata=metadata or {}, prefix=prefix)
 
-    def upsert(
-        self,
-        source: Source,
-        *,
-        metadata: Mapping[str, Any] | None = None,
-        prefix: str = "",
-        on_bad: OnBad = "skip",
-        batch_size: int = 64,
-        progress: Progress | None = None,
-        engine: Engine | None = None,
-    ) -> AddReport:
-        """Do as `add`, and replace images of the same id wherever their files are."""
-        ingest = self._ingest(on_bad, batch_size, engine, refuse_clash=False)
-        return ingest.run(source, progress, metadata=metadata or {}, prefix=prefix)
+    def upsert(self, source: Source, **options: Any) -> AddReport:
+        """Do as `add`, with its options, and replace images of an id wherever their files are."""
+        return self.add(source, replace=True, **options)
 
     def delete(self, ids: str | Sequence[str] | None = None, *, where: str | None = None) -> int:
         """Delete images by id or by expression, in one commit; returns how many went."""
@@ -293,22 +292,6 @@ class Gallery:
     def memory_bytes(self) -> int:
         """Return what codes, index and row numbers take in memory."""
         return self._read(lambda view: view.memory_bytes())
-
-    def _ingest(
-        self, on_bad: OnBad, batch_size: int, engine: Engine | None, *, refuse_clash: bool
-    ) -> Ingest:
-        if on_bad not in ("skip", "refuse"):
-            raise ConfigError(f"on_bad={on_bad!r} is not allowed; use 'skip' or 'refuse'.")
-        if batch_size < 1:
-            raise ConfigError(f"batch_size={batch_size} is not allowed: it must be at least 1.")
-        return Ingest(
-            self._store,
-            self.model,
-            batch_size=batch_size,
-            refuse_bad=on_bad == "refuse",
-            refuse_clash=refuse_clash,
-            engine=engine,
-        )
 
     def _read(self, work: Callable[[GalleryView], T]) -> T:
         """Call `work` with a view of the version that this gallery is at."""

@@ -1,27 +1,36 @@
-"""Bulk add: a source in, commits to the store every few seconds, and a report of what was done.
+"""Bulk add: a source in, records with codes committed every few seconds, and a report out.
 
-Images are compared with the gallery as it was when the work began, whatever is committed meanwhile;
-where a source names an id twice, the last one holds. So the result does not depend on timing.
+Files are hashed and decoded in threads while the model works; one whose content is in the gallery
+already is read, but neither decoded nor encoded again. A batch is a stretch of the source, whatever
+is stored: a run that goes on where another stopped gives the model the same batches, and so the
+same bits (rounding depends on how many it sees at once). Images are compared with the gallery as it
+was when the work began, whatever is committed meanwhile; where a source names an id twice, the last
+one holds. So the result does not depend on timing.
 """
 
 from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, replace
 from itertools import islice
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
 
-from phpq.data import SkippedImage
+import numpy as np
+from numpy.typing import NDArray
+
+from phpq.config import DataConfig
+from phpq.data import SkippedImage, decode_square
+from phpq.data.ahead import read_ahead
+from phpq.data.origins import RemoteFile, TableCell, content_hash, origin_at
 from phpq.data.places import exists
 from phpq.errors import BadImageError, DataError, FormatError
-from phpq.gallery.encoding import Encoded, Engine, encode_items
-from phpq.gallery.fragments import write_here
 from phpq.gallery.records import Record, column_name
 from phpq.gallery.sources import Item, Source, count_items, read_items
-from phpq.gallery.store import GalleryStore
+from phpq.gallery.store import GalleryStore, write_here
 
 if TYPE_CHECKING:
     from phpq.model import Model
@@ -49,43 +58,141 @@ class AddReport:
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain data for JSON."""
-        return {
-            "added": self.added,
-            "unchanged": self.unchanged,
-            "replaced": self.replaced,
-            "skipped": [{"id": image.id, "reason": image.reason} for image in self.skipped],
-        }
+        return asdict(self)
 
 
-class Ingest:
-    """One bulk add.
+@dataclass(frozen=True, slots=True, eq=False)
+class Encoded:
+    """One image that was looked at."""
 
-    Args:
-        store: The gallery on disk.
-        model: Encodes.
-        batch_size: Images that it sees at once.
-        refuse_bad: Stop at an image that cannot be read.
-        refuse_clash: Stop at an id that names another file that still exists.
-        engine: Who encodes and writes; None is this process.
+    item: Item
+    record: Record | None = None  # what is to be written; None if nothing is
+    reason: str | None = None  # why it cannot be read; None if it can
+
+
+class Engine(Protocol):
+    """Encodes images and writes their rows elsewhere, with the order and content of this process.
+
+    The one there is: `phpq.cluster.encoding`.
     """
 
-    def __init__(
-        self,
-        store: GalleryStore,
-        model: Model,
-        *,
-        batch_size: int = 64,
-        refuse_bad: bool = False,
-        refuse_clash: bool = True,
-        engine: Engine | None = None,
-    ) -> None:
-        self._store = store
-        self._before = store  # the version that images are compared with
-        self._model = model
-        self._batch_size = batch_size
-        self._refuse_bad = refuse_bad
-        self._refuse_clash = refuse_clash
-        self._engine = engine
+    @property
+    def workers(self) -> int:
+        """Machines or devices at work: commits are that many times as large."""
+        ...
+
+    def encode(
+        self, items: Iterable[Item], model: Model, *, batch_size: int, keep_embeddings: bool
+    ) -> Generator[list[Encoded], None, None]:
+        """Do as `encode_items`."""
+        ...
+
+    def write(self, table: Any, dataset: Any) -> list[Any]:
+        """Write an Arrow table as fragments of a Lance dataset, for a commit to come."""
+        ...
+
+
+def encode_items(
+    items: Iterable[Item],
+    model: Model,
+    *,
+    batch_size: int = 64,
+    keep_embeddings: bool = False,
+    workers: int = 0,
+) -> Generator[list[Encoded], None, None]:
+    """Encode images, which say what the gallery holds under their ids, in flat memory.
+
+    Yields what became of each batch: `batch_size` images that follow each other in `items`.
+    `workers` are the threads that read and decode; 0 is one per core.
+    """
+    config = model.card.config.data
+    with closing(
+        read_ahead(items, lambda item: _read(item, config), ahead=2 * batch_size, workers=workers)
+    ) as images:
+        while batch := list(islice(images, batch_size)):
+            yield _finish(batch, model, keep_embeddings)
+
+
+def encode_again(model: Model, records: Sequence[Record]) -> list[Record | None]:
+    """Encode stored images from their files; None for one whose file is gone or has changed."""
+    return [_encode_again(model, record) for record in records]
+
+
+def _encode_again(model: Model, record: Record) -> Record | None:
+    if record.uri is None:
+        return None
+    try:
+        sha256, content = content_hash(origin_at(record.uri))
+        if sha256 != record.sha256:
+            return None
+        embedding = model.embed_pixels(decode_square(content, model.card.config.data)[None])
+    except BadImageError:
+        return None
+    kept = None if record.embedding is None else embedding[0].astype(np.float16)
+    return replace(record, code=model.codebooks.encode(embedding)[0], embedding=kept)
+
+
+# An image, its hash, and its square, or why it cannot be read, or None if it is stored already.
+_Read = tuple[Item, bytes, NDArray[np.uint8] | str | None]
+
+
+def _read(item: Item, config: DataConfig) -> _Read:
+    try:
+        sha256, content = content_hash(item.image)
+        if item.stored is not None and item.stored.sha256 == sha256:
+            return item, sha256, None
+        in_a_file = isinstance(item.image, RemoteFile | TableCell | Path)
+        name = str(item.image) if in_a_file else item.id
+        return item, sha256, decode_square(content, config, name=name)
+    except BadImageError as error:
+        return item, b"", str(error)
+
+
+def _finish(batch: list[_Read], model: Model, keep_embeddings: bool) -> list[Encoded]:
+    squares = [square for _, _, square in batch if isinstance(square, np.ndarray)]
+    if squares:
+        embeddings = model.embed_pixels(np.stack(squares), batch_size=len(squares))
+        encoded = zip(embeddings, model.codebooks.encode(embeddings), strict=True)
+    done: list[Encoded] = []
+    for item, sha256, square in batch:
+        if isinstance(square, str):
+            done.append(Encoded(item, reason=square))
+        elif square is None:
+            done.append(Encoded(item, _described_anew(item)))
+        else:
+            embedding, code = next(encoded)
+            kept = embedding.astype(np.float16) if keep_embeddings else None
+            record = Record(item.id, item.uri, item.label, sha256, code, item.metadata, kept)
+            done.append(Encoded(item, record))
+    return done
+
+
+def _described_anew(item: Item) -> Record | None:
+    """Return the stored record with the place, label and metadata of now; None if none differs."""
+    stored = item.stored
+    assert stored is not None
+    before = {name: value for name, value in stored.metadata.items() if value is not None}
+    merged = {**before, **item.metadata}
+    metadata = {name: value for name, value in merged.items() if value is not None}
+    uri = item.uri if item.uri is not None else stored.uri
+    if (uri, item.label, metadata) == (stored.uri, stored.label, before):
+        return None
+    return replace(stored, uri=uri, label=item.label, metadata=metadata)
+
+
+@dataclass
+class Ingest:
+    """One bulk add into a store."""
+
+    store: GalleryStore
+    model: Model
+    batch_size: int = 64  # images that the model sees at once
+    refuse_bad: bool = False  # stop at an image that cannot be read
+    refuse_clash: bool = True  # stop at an id that names another file that still exists
+    engine: Engine | None = None  # who encodes and writes; None is this process
+
+    def __post_init__(self) -> None:
+        self._before = self.store  # the version that images are compared with
         self._waiting: dict[str, Record] = {}
         self._rewritten: set[str] = set()  # ids of the gallery as it was, written since
         self._since = time.monotonic()
@@ -102,20 +209,17 @@ class Ingest:
     ) -> AddReport:
         """Encode and write a source; what was encoded is committed even if this is interrupted.
 
-        Args:
-            source: See `read_items`.
-            progress: Called with ("indexing", images done, images in all).
-            metadata: Values for all images.
-            prefix: Put before every id.
+        `progress` is called with ("indexing", images done, images in all); `metadata` are values
+        for all images, `prefix` is put before every id.
         """
         total = (count_items(source) or 0) if progress else 0
-        self._store.refresh()
-        self._before = GalleryStore.open(self._store.folder)
-        batches = (self._engine.encode if self._engine else encode_items)(
+        self.store.refresh()
+        self._before = GalleryStore.open(self.store.folder)
+        batches = (self.engine.encode if self.engine else encode_items)(
             self._items(source, metadata, prefix),
-            self._model,
-            batch_size=self._batch_size,
-            keep_embeddings=self._store.manifest.keep_embeddings,
+            self.model,
+            batch_size=self.batch_size,
+            keep_embeddings=self.store.manifest.keep_embeddings,
         )
         seen = 0
         try:
@@ -129,7 +233,7 @@ class Ingest:
                         progress("indexing", seen, max(total, seen))
         finally:
             self._commit()
-        self._store.merge_files(above=_MANY_FILES)
+        self.store.merge_files(above=_MANY_FILES)
         return AddReport(**self._counts, skipped=tuple(self._skipped))
 
     def _items(self, source: Source, metadata: Mapping[str, Any], prefix: str) -> Iterator[Item]:
@@ -148,13 +252,13 @@ class Ingest:
             return self._before.find(ids)
         except FormatError:
             # Another process may have compacted the gallery and removed the version we read.
-            self._before = GalleryStore.open(self._store.folder)
+            self._before = GalleryStore.open(self.store.folder)
             return self._before.find(ids)
 
     def _take(self, encoded: Encoded) -> None:
         item, record = encoded.item, encoded.record
         if encoded.reason is not None:
-            if self._refuse_bad:
+            if self.refuse_bad:
                 raise BadImageError(encoded.reason)
             self._skipped.append(SkippedImage(item.id, encoded.reason))
             return
@@ -163,7 +267,7 @@ class Ingest:
         if record is None:
             self._counts["unchanged"] += 1
             return
-        if self._refuse_clash:
+        if self.refuse_clash:
             _check_clash(item.stored, record)
         if record.id in self._waiting:  # the source names it twice: the last one holds
             self._commit()
@@ -173,7 +277,7 @@ class Ingest:
 
     def _commit_if_due(self) -> None:
         # Between batches only: a run that goes on from here sees the batches that this one saw.
-        most = COMMIT_IMAGES * (self._engine.workers if self._engine else 1)
+        most = COMMIT_IMAGES * (self.engine.workers if self.engine else 1)
         if len(self._waiting) >= most or time.monotonic() - self._since >= COMMIT_SECONDS:
             self._commit()
 
@@ -181,8 +285,8 @@ class Ingest:
         records, self._waiting = list(self._waiting.values()), {}
         self._since = time.monotonic()
         if records:
-            write = self._engine.write if self._engine else write_here
-            replaced = self._store.put(records, write=write)
+            write = self.engine.write if self.engine else write_here
+            replaced = self.store.put(records, write=write)
             self._counts["replaced"] += replaced
             self._counts["added"] += len(records) - replaced
 

@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING
 
 from phpq.errors import FormatError, NotTrainedError
 from phpq.evaluation.coded import CODED, FOLDER, CodedImages, read_coded
-from phpq.gallery.lock import writing
-from phpq.gallery.manifest import MANIFEST, new_manifest, repair_command
+from phpq.gallery.folder import MANIFEST, new_manifest, repair_command, writing
 from phpq.gallery.records import Record
 from phpq.gallery.store import GalleryStore
 
@@ -30,11 +29,6 @@ _NO_HASH = bytes(32)  # of an image whose file is gone
 def is_run(folder: Path) -> bool:
     """Tell a run folder from a gallery."""
     return (folder / "config.json").is_file() and not (folder / MANIFEST).is_file()
-
-
-def gallery_folder(folder: Path) -> Path:
-    """Return the gallery that a folder is, or that a run folder holds."""
-    return folder / FOLDER / GALLERY if is_run(folder) else folder
 
 
 def model_folder(gallery: Path) -> Path:
@@ -70,12 +64,13 @@ def open_store(folder: Path, model: Model) -> GalleryStore:
         NotTrainedError: If the run was not evaluated yet.
         FormatError: If the codes are those of another model.
     """
-    if is_run(folder):
+    own = is_run(folder)
+    if own:
         gather_run(folder, model)
-    store = GalleryStore.open(gallery_folder(folder))
+    store = GalleryStore.open(folder / FOLDER / GALLERY if own else folder)
     if model.fingerprint() == store.manifest.model_fingerprint:
         return store
-    if is_run(folder):
+    if own:
         raise _trained_since(folder)
     raise FormatError(
         f"The codes of the gallery {str(folder)!r} were made by another model than the one in "

@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from phpq.codes import CodeArray, IntArray
-from phpq.gallery.damage import damage_named
+from phpq.gallery.folder import damage_named
 from phpq.gallery.records import checked_codes
 from phpq.gallery.store import GalleryStore
 
@@ -25,31 +25,17 @@ _TABLE_ROWS = 8192  # rows of one table of `batches`
 
 @dataclass(frozen=True, slots=True, eq=False)
 class StoredPart:
-    """Some rows of a version, neighbours in the order of insertion.
-
-    Attributes:
-        store: Where they are.
-        first: The place of the first of them in the order of insertion.
-        total: Rows of the whole version.
-        rows: (n,) int64, ascending: the numbers that name them in the store.
-        offsets: (n,) int64, their places in a scan of the store; None where these are
-            `first` to `first + n - 1`.
-        fragments: The fragments of the dataset that hold them.
-    """
+    """Some rows of a version, neighbours in the order of insertion."""
 
     store: GalleryStore
-    first: int
-    total: int
-    rows: IntArray
-    offsets: IntArray | None
-    fragments: tuple[Any, ...]
+    first: int  # the place of the first of them in the order of insertion
+    total: int  # rows of the whole version
+    rows: IntArray  # (n,) int64, ascending: the numbers that name them in the store
+    offsets: IntArray | None  # (n,) int64 in a scan of the store; None: `first` and following ones
+    fragments: tuple[Any, ...]  # of the dataset, those that hold them
 
     def codes(self) -> CodeArray:
-        """Read the codes (n, M) uint8, and check every row.
-
-        Raises:
-            FormatError: If a code is missing or not what was written.
-        """
+        """Read the codes (n, M) uint8; a `FormatError` if one is missing or is not as written."""
         codes = np.empty((len(self.rows), self.store.manifest.num_codebooks), np.uint8)
         seen = 0
         with damage_named(self.store.folder):
@@ -108,13 +94,7 @@ def part_bounds(total: int, parts: int) -> IntArray:
 
 
 def find_part(store: GalleryStore, number: int = 0, parts: int = 1) -> StoredPart:
-    """Find the rows of a part.
-
-    Args:
-        store: The gallery, at one version.
-        number: Of the part, from 0.
-        parts: How many there are; their sizes differ by one row at most.
-    """
+    """Find the rows of one of `parts` parts, from 0, whose sizes differ by one row at most."""
     with damage_named(store.folder):
         total = len(store)
         first, last = part_bounds(total, parts)[number : number + 2].tolist()

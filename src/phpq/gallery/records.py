@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from phpq.codes import CodeArray, IntArray
 from phpq.errors import DataError
-from phpq.gallery.manifest import Manifest
+from phpq.gallery.folder import Manifest
 
 Scalar = str | int | float | bool | None
 INTERNAL = ("row", "check", "code", "embedding", "sha256")
@@ -26,25 +26,16 @@ RESERVED = frozenset({"id", "uri", "label", "path", "image", *INTERNAL})
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Record:
-    """One image as it is stored.
+    """One image as it is stored."""
 
-    Attributes:
-        id: Its name, unique in the gallery.
-        uri: Where its file is; None if it comes from no file.
-        label: Its class, if it has one.
-        sha256: Of the file's bytes, 32 bytes.
-        code: (M,) uint8.
-        metadata: Values of the free columns; None and a missing name are the same.
-        embedding: (D,) float16, or None where embeddings are not kept.
-    """
-
-    id: str
-    uri: str | None
-    label: str | None
-    sha256: bytes
-    code: CodeArray
+    id: str  # its name, unique in the gallery
+    uri: str | None  # where its file is; None if it comes from no file
+    label: str | None  # its class, if it has one
+    sha256: bytes  # of the file's bytes, 32 bytes
+    code: CodeArray  # (M,) uint8
+    # Values of the free columns; None and a missing name are the same.
     metadata: Mapping[str, Any] = field(default_factory=dict)
-    embedding: NDArray[np.float16] | None = None
+    embedding: NDArray[np.float16] | None = None  # (D,), or None where embeddings are not kept
 
 
 def base_schema(manifest: Manifest) -> Any:
@@ -90,15 +81,7 @@ def checked_codes(table: Any, num_codebooks: int) -> tuple[IntArray, CodeArray]:
 
 
 def row_checks(rows: IntArray, codes: CodeArray) -> NDArray[np.uint32]:
-    """Sum up each row so that a changed byte shows.
-
-    Args:
-        rows: (N,) int64.
-        codes: (N, M) uint8.
-
-    Returns:
-        (N,) uint32.
-    """
+    """Sum up each row (N,) and its code (N, M), so that a changed byte shows: (N,) uint32."""
     # Odd multipliers: no change of a single byte leaves the sum as it was.
     factors = np.random.default_rng(20).integers(1 << 32, size=codes.shape[1], dtype=np.uint32) | 1
     sums = (codes.astype(np.uint32) * factors).sum(axis=1, dtype=np.uint32)
@@ -106,12 +89,9 @@ def row_checks(rows: IntArray, codes: CodeArray) -> NDArray[np.uint32]:
 
 
 def to_table(records: Sequence[Record], rows: IntArray, schema: Any) -> Any:
-    """Lay out records as an Arrow table.
+    """Lay out records with clean metadata names as an Arrow table; `rows` (n,) are their numbers.
 
-    Args:
-        records: n records whose metadata names are clean.
-        rows: (n,) int64, their places in the order of insertion.
-        schema: The columns that the gallery has; the table has these, then the new ones.
+    The table has the columns of the gallery, `schema`, then the new ones.
 
     Raises:
         DataError: If a value does not fit the type of its column.
@@ -162,7 +142,7 @@ def _metadata(name: str, values: list[Any], kind: Any) -> Any:
     """Return an Arrow array, or None for a new column without a value."""
     try:
         if kind is not None:
-            return pa.array(values, pa.string() if _is_text(kind) else None).cast(kind)
+            return pa.array(values, pa.string() if pa.types.is_string(kind) else None).cast(kind)
         array = pa.array(values)
     except (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError) as error:
         seen = next((value for value in values if value is not None), None)
@@ -179,7 +159,3 @@ def _metadata(name: str, values: list[Any], kind: Any) -> Any:
             "values or dates."
         )
     return array
-
-
-def _is_text(kind: Any) -> bool:
-    return bool(pa.types.is_string(kind))

@@ -1,13 +1,14 @@
 """Look over a gallery on disk, and fix it: a folder in, a list of problems and what was done out.
 
-Works without a model; what needs one (encoding images again) is handed in as a function.
+`verify_store` works without a model; `verify_gallery` looks at the model too, and encodes again.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from contextlib import nullcontext
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -18,11 +19,22 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from phpq.codes import CodeArray, IntArray
-from phpq.errors import FormatError
+from phpq.errors import FormatError, PhpqError
 from phpq.files import write_json
-from phpq.gallery.damage import DAMAGE, HINT, IMAGES, newest_seen, reason
-from phpq.gallery.lock import writing
-from phpq.gallery.manifest import Manifest, parse_manifest, read_manifest, write_manifest
+from phpq.gallery.folder import (
+    DAMAGE,
+    HINT,
+    IMAGES,
+    Manifest,
+    newest_seen,
+    parse_manifest,
+    read_manifest,
+    reason,
+    write_manifest,
+    writing,
+)
+from phpq.gallery.ingest import encode_again
+from phpq.gallery.of_run import model_folder
 from phpq.gallery.records import Record, code_matrix, row_checks
 from phpq.gallery.store import METADATA_KEY, GalleryStore
 
@@ -32,21 +44,13 @@ Encode = Callable[[Sequence[Record]], Sequence[Record | None]]
 
 @dataclass(frozen=True, slots=True)
 class VerifyReport:
-    """What was found in a gallery.
+    """What was found in a gallery."""
 
-    Attributes:
-        images: Sound images at the end.
-        problems: A line each.
-        repairs: What was done, a line each; empty without a repair.
-        lost: Ids that had to be dropped; index their files again to have them back.
-        model_sound: Whether the model is the one that made the codes; no repair can fix that.
-    """
-
-    images: int
-    problems: tuple[str, ...] = ()
-    repairs: tuple[str, ...] = ()
-    lost: tuple[str, ...] = ()
-    model_sound: bool = True
+    images: int  # sound ones at the end
+    problems: tuple[str, ...] = ()  # a line each
+    repairs: tuple[str, ...] = ()  # what was done, a line each; empty without a repair
+    lost: tuple[str, ...] = ()  # ids that had to be dropped; index their files again
+    model_sound: bool = True  # whether the model made the codes; no repair can fix that
 
     @property
     def sound(self) -> bool:
@@ -71,10 +75,29 @@ class _Notes:
     lost: list[str] = field(default_factory=list)
 
 
+def verify_gallery(folder: Path, *, repair: bool = False) -> VerifyReport:
+    """Do as `verify_store`, and read the model too.
+
+    A model that is broken or another one cannot be fixed: the report says what to do.
+    """
+
+    def encode(records: Sequence[Record]) -> Sequence[Record | None]:
+        from phpq.model import load
+
+        return encode_again(load(model_folder(folder)), records)
+
+    usable = encode if _check_model(folder) is None else None
+    report = verify_store(folder, repair=repair, encode=usable)
+    problem = _check_model(folder)  # the manifest may have been fixed
+    if problem is None:
+        return report
+    return replace(report, problems=(*report.problems, problem), model_sound=False)
+
+
 def verify_store(
     folder: Path, *, repair: bool = False, encode: Encode | None = None
 ) -> VerifyReport:
-    """Read everything in a gallery, and fix what can be fixed.
+    """Read everything in a gallery but its model, and fix what can be fixed.
 
     Args:
         folder: The gallery.
@@ -92,13 +115,11 @@ def verify_store(
             f"{str(folder / IMAGES)!r} is missing: nothing is left to repair. Delete the folder "
             "and index the images again."
         )
-    if not repair:
-        return _verify(folder, repair=False, encode=None)
-    with writing(folder):
-        return _verify(folder, repair=True, encode=encode)
+    with writing(folder) if repair else nullcontext():
+        return _verify(folder, repair, encode)
 
 
-def _verify(folder: Path, *, repair: bool, encode: Encode | None) -> VerifyReport:
+def _verify(folder: Path, repair: bool, encode: Encode | None) -> VerifyReport:
     notes = _Notes()
     dataset = _open_version(folder, notes, repair=repair)
     if dataset is None:
@@ -276,3 +297,25 @@ def _repeated(table: Any, rows: IntArray) -> NDArray[np.bool_]:
             repeated[latest[ids[place]]] = True
         latest[ids[place]] = place
     return repeated
+
+
+def _check_model(folder: Path) -> str | None:
+    """Say what is wrong with the model of a gallery; None if nothing is."""
+    from phpq.model import load
+    from phpq.model.checkpoint import read_card
+
+    try:
+        read_card(model_folder(folder))
+        fingerprint = load(model_folder(folder), device="cpu").fingerprint()
+    except PhpqError as error:
+        return f"the model cannot be read: {error} Copy the run that made the gallery into model/."
+    try:
+        expected = read_manifest(folder).model_fingerprint
+    except PhpqError:
+        return None  # reported as a problem of the manifest
+    if fingerprint != expected:
+        return (
+            "model/ holds another model than the one that made the codes. Copy config.json and "
+            "weights.safetensors of the right run into it, or index the images again."
+        )
+    return None

@@ -1,19 +1,268 @@
-"""Where the shards of a gallery are: the interface that a view asks, and shards in this process."""
+"""Shards of a gallery: each searches a range of its rows, and whoever asks puts answers together.
+
+A shard knows nothing of servers: here are the interface that a view asks, and shards in this
+process. Rows are told apart by their places in the order of insertion.
+"""
 
 from __future__ import annotations
 
+import threading
+from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Protocol
+from dataclasses import dataclass
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 import numpy as np
+from numpy.typing import NDArray
 
-from phpq.codes import Codebooks, IntArray
-from phpq.gallery.part import part_bounds
-from phpq.gallery.shard import Ranked, Request, Shard
+from phpq.codes import Codebooks, FloatArray, IntArray
+from phpq.gallery.part import StoredPart, find_part, part_bounds
 from phpq.gallery.store import GalleryStore
+from phpq.index import CodeIndex
 
+T = TypeVar("T")
+BoolArray = NDArray[np.bool_]
 # Told what happens, "retries", "restarts" or "failures", and to which shard.
 ShardEvents = Callable[[str, int], None]
+_MASKS = 16  # filters whose answers are kept, one byte per row each
+
+
+class Recent:
+    """Keeps the `most` answers that were asked for last; for any number of threads."""
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._kept: OrderedDict[object, Any] = OrderedDict()
+        self._lock = threading.Lock()
+
+    def __len__(self) -> int:
+        return len(self._kept)
+
+    def get(self, key: object, make: Callable[[], T]) -> T:
+        """Return what `make` made for this key before, or makes now."""
+        with self._lock:
+            if key in self._kept:
+                self._kept.move_to_end(key)
+                kept: T = self._kept[key]
+                return kept
+        made = make()
+        with self._lock:
+            self._kept[key] = made
+            while len(self._kept) > self._most:
+                self._kept.popitem(last=False)
+        return made
+
+
+class Request(NamedTuple):
+    """What a shard is asked: the name of one of its methods, and the arguments. It can travel."""
+
+    method: str
+    arguments: tuple[Any, ...] = ()
+
+    def run(self, shard: Shard) -> Any:
+        """Return the answer."""
+        return getattr(shard, self.method)(*self.arguments)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Search:
+    """Which rows are wanted."""
+
+    # (Q, M, K) float32. Made once for all shards: made anew, they might round otherwise.
+    tables: FloatArray
+    wanted: int  # per query
+    where: str | None = None  # a Lance SQL expression
+    labels: tuple[str, ...] = ()  # only these; all if there are none
+    leave_out: int | None = None  # the place of a row that is not to be found
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Located:
+    """Some rows."""
+
+    places: IntArray  # (n,) int64 in the order of insertion of the whole gallery
+    offsets: IntArray  # (n,) int64, where a scan of the store meets them
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Ranked:
+    """The best rows of one shard, or of all, for Q queries."""
+
+    places: IntArray  # (Q, n) as in `Located`, best first, ties ascending; -1 where there are fewer
+    offsets: IntArray  # (Q, n) as in `Located`
+    scores: FloatArray  # (Q, n) float32; -inf where there are fewer
+    total: int  # rows that pass the filter
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ShardFacts:
+    """What is known of a shard without asking for single rows."""
+
+    label_names: tuple[str, ...]  # distinct ones, sorted
+    label_counts: IntArray  # (labels,) int64, their rows
+    usage: IntArray  # (M, K) int64, the rows of every codeword
+
+
+class Shard:
+    """One of the `shards` parts of a gallery, from 0, at the version of a store.
+
+    Nothing in it changes, so that any number of threads may ask it. A row costs the index (at most
+    1.5 M + 7 bytes) and its number, 8 bytes; 16 more in a prepared shard. `first` is the place of
+    its first row, `total` the rows of the whole gallery.
+    """
+
+    def __init__(
+        self, store: GalleryStore, codebooks: Codebooks, number: int = 0, shards: int = 1
+    ) -> None:
+        self._part = find_part(store, number, shards)
+        self.first, self.total = self._part.first, self._part.total
+        self._index = CodeIndex(codebooks, self._part.codes())
+        self._names: dict[str, Names] = {}
+        self._prepared = False
+        self._labels: tuple[tuple[str, ...], NDArray[np.int32]] | None = None
+        self._facts: ShardFacts | None = None
+        self._masks = Recent(_MASKS)
+        self._lock = threading.RLock()
+
+    def __len__(self) -> int:
+        return len(self._part.rows)
+
+    def prepare(self) -> None:
+        """Do before the first request what would slow it down, and keep what ids are found by."""
+        self._prepared = True
+        self.facts()
+        self.candidates("id", "")
+        books = self._index.codebooks
+        self.search(Search(np.zeros((1, books.num_codebooks, books.codebook_size), np.float32), 1))
+
+    def search(self, query: Search) -> Ranked:
+        """Return the best rows of every query, ties in order of insertion."""
+        allowed = self._allowed(query)
+        total = len(self) if allowed is None else int(np.count_nonzero(allowed))
+        left_out = -1 if query.leave_out is None else query.leave_out - self.first
+        has_left_out = 0 <= left_out < len(self)
+        if has_left_out and (allowed is None or allowed[left_out]):
+            total -= 1
+        found = self._index.search_tables(
+            query.tables, query.wanted + has_left_out, allowed=allowed
+        )
+        rows, scores = found.ids, found.scores
+        if has_left_out:  # put it behind all others, and cut it or a filler off
+            order = np.argsort(rows == left_out, axis=1, kind="stable")[:, :-1]
+            rows = np.take_along_axis(rows, order, axis=1)
+            scores = np.take_along_axis(scores, order, axis=1)
+        located = self._located(rows)
+        return Ranked(located.places, located.offsets, scores, total)
+
+    def facts(self) -> ShardFacts:
+        """Count labels and codewords."""
+        with self._lock:
+            if self._facts is None:
+                names, label_of = self._numbered()
+                counts = np.bincount(label_of + 1, minlength=len(names) + 1)[1:]
+                size = self._index.codebooks.codebook_size
+                columns = self._index.codes().T
+                usage = np.stack([np.bincount(column, minlength=size) for column in columns])
+                self._facts = ShardFacts(names, counts, usage.astype(np.int64))
+            return self._facts
+
+    def candidates(self, column: str, text: str) -> Located:
+        """Return the rows, ascending, that hold a text in the column "id" or "uri".
+
+        A few may hold another text of the same hash.
+        """
+        if not self._prepared:
+            return self._located(self._part.positions_of(column, text))
+        with self._lock:
+            if column not in self._names:
+                self._names[column] = Names(self._part, column)
+        return self._located(self._names[column].candidates(text))
+
+    def locate(self, places: IntArray) -> Located:
+        """Say where (n,) places of this shard are in the store."""
+        return self._located(places - self.first)
+
+    def word_rows(self, codebook: int, word: int, ranks: IntArray) -> Located:
+        """Return the rows that stand at `ranks` (n,) among those behind a codeword."""
+        rows = np.flatnonzero(self._index.codes()[:, codebook] == word)
+        return self._located(rows[ranks].astype(np.int64))
+
+    def memory_bytes(self) -> int:
+        """Return the memory of index, names, labels and row numbers; kept filters come on top."""
+        offsets = 0 if self._part.offsets is None else self._part.offsets.nbytes
+        labels = 0 if self._labels is None else self._labels[1].nbytes
+        names = sum(names.memory_bytes() for names in self._names.values())
+        return int(self._index.memory_bytes() + self._part.rows.nbytes + offsets + labels + names)
+
+    def _located(self, rows: IntArray) -> Located:
+        """Return places and offsets of rows of the index; -1 stays -1."""
+        places = np.where(rows >= 0, rows + self.first, -1)
+        offsets = self._part.offsets
+        if offsets is None or not len(offsets):
+            return Located(places, places)
+        return Located(places, np.where(rows >= 0, offsets[rows], -1))
+
+    def _numbered(self) -> tuple[tuple[str, ...], NDArray[np.int32]]:
+        with self._lock:
+            if self._labels is None:
+                self._labels = number_labels(self._part)
+            return self._labels
+
+    def _allowed(self, query: Search) -> BoolArray | None:
+        """Return (rows,) bool; None if every row passes."""
+        mask, where = None, query.where
+        if where is not None:
+            mask = self._masks.get(where, lambda: self._where(where))
+        if not query.labels:
+            return mask
+        names, label_of = self._numbered()
+        wanted = set(query.labels)
+        numbers = [number for number, name in enumerate(names) if name in wanted]
+        labelled: BoolArray = np.isin(label_of, np.asarray(numbers, np.int32))
+        return labelled if mask is None else mask & labelled
+
+    def _where(self, where: str) -> BoolArray:
+        mask = np.zeros(len(self), np.bool_)
+        mask[self._part.positions_where(where)] = True
+        return mask
+
+
+class Names:
+    """Finds rows of a part by a text column: 12 bytes per row, whatever the length of the texts."""
+
+    def __init__(self, part: StoredPart, column: str) -> None:
+        # The hash differs from process to process, and nothing of it leaves this one.
+        hashes = np.empty(len(part.rows), np.int64)
+        for places, texts in part.texts(column):
+            hashes[places] = np.fromiter((hash(text) for text in texts), np.int64, len(texts))
+        order = np.argsort(hashes, kind="stable")
+        self._hashes = hashes[order]
+        self._order = order.astype(np.uint32 if len(order) <= 1 << 32 else np.int64)
+
+    def candidates(self, text: str) -> IntArray:
+        """Return the positions in the part, ascending, that may hold `text`."""
+        wanted = np.int64(hash(text))
+        first = np.searchsorted(self._hashes, wanted, side="left")
+        last = np.searchsorted(self._hashes, wanted, side="right")
+        return self._order[first:last].astype(np.int64)
+
+    def memory_bytes(self) -> int:
+        """Return the memory of hashes and order."""
+        return int(self._hashes.nbytes + self._order.nbytes)
+
+
+def number_labels(part: StoredPart) -> tuple[tuple[str, ...], NDArray[np.int32]]:
+    """Return the distinct labels of a part, sorted, and (n,) int32 their numbers, -1 for none."""
+    numbers: dict[str | None, int] = {None: -1}
+    label_of = np.empty(len(part.rows), np.int32)
+    for places, texts in part.texts("label"):
+        label_of[places] = [numbers.setdefault(text, len(numbers) - 1) for text in texts]
+    names = [name for name in numbers if name is not None]
+    order = sorted(range(len(names)), key=names.__getitem__)
+    # One more entry, the last, for -1.
+    final = np.full(len(names) + 1, -1, np.int32)
+    final[order] = np.arange(len(names), dtype=np.int32)
+    return tuple(names[number] for number in order), final[label_of]
 
 
 class Parts(Protocol):
@@ -68,13 +317,7 @@ class LocalParts:
 
 
 class LocalShards:
-    """Opens shards in this process.
-
-    Args:
-        count: How many.
-        prepare: Do before the first request what would slow it down, at a cost in memory; see
-            `Shard.prepare`.
-    """
+    """Opens `count` shards in this process, prepared on demand (`Shard.prepare`)."""
 
     remote = False
 
@@ -102,23 +345,16 @@ def merge_ranked(parts: Sequence[Ranked], wanted: int) -> Ranked:
     """Put the best rows of shards together.
 
     Every row of the answer is among the best of its own shard, so that nothing is lost; and shards
-    are ranges of the order of insertion, so that a stable sort leaves ties in that order.
-
-    Args:
-        parts: One per shard, in the order of the shards, each with its best `wanted` rows.
-        wanted: How many per query.
-
-    Returns:
-        Bit for bit what one index over all rows returns.
+    are ranges of the order of insertion, so that a stable sort leaves ties in that order. Takes the
+    best `wanted` rows of each shard, in the order of the shards, and returns bit for bit what one
+    index over all rows returns.
     """
     if len(parts) == 1:
         return parts[0]
-    places, offsets, scores = (
+    columns = [
         np.concatenate([getattr(part, name) for part in parts], axis=1)
         for name in ("places", "offsets", "scores")
-    )
-    order = np.argsort(-scores, axis=1, kind="stable")[:, :wanted]
-    places, offsets, scores = (
-        np.take_along_axis(values, order, axis=1) for values in (places, offsets, scores)
-    )
-    return Ranked(places, offsets, scores, total=sum(part.total for part in parts))
+    ]
+    order = np.argsort(-columns[-1], axis=1, kind="stable")[:, :wanted]
+    best = (np.take_along_axis(values, order, axis=1) for values in columns)
+    return Ranked(*best, total=sum(part.total for part in parts))

@@ -21,22 +21,39 @@ import lance
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+from lance.fragment import write_fragments
 
 from phpq.codes import IntArray
 from phpq.errors import ConfigError, DataError, FormatError, UnknownNameError
-from phpq.gallery.damage import IMAGES, damage_named, newest_seen
-from phpq.gallery.fragments import WriteFragments, write_here
-from phpq.gallery.lock import writing
-from phpq.gallery.manifest import Manifest, read_manifest, repair_command, write_manifest
-from phpq.gallery.records import (
-    INTERNAL,
-    Record,
-    base_schema,
-    code_matrix,
-    to_table,
+from phpq.gallery.folder import (
+    IMAGES,
+    Manifest,
+    damage_named,
+    newest_seen,
+    read_manifest,
+    reason,
+    repair_command,
+    write_manifest,
+    writing,
 )
+from phpq.gallery.records import INTERNAL, Record, base_schema, code_matrix, to_table
 
 METADATA_KEY = b"phpq"
+WriteFragments = Callable[[Any, Any], list[Any]]  # a table and a dataset in, fragments out
+
+
+def write_here(table: Any, dataset: Any) -> list[Any]:
+    """Write an Arrow table as fragments, with the columns of an open dataset.
+
+    A fragment is seen by nobody before it is committed (`GalleryStore.put`), and one that never is,
+    is removed by `GalleryStore.compact`. So any process may write them, and may die while it does.
+    """
+    return list(write_fragments(table, dataset, mode="append"))
+
+
+def write_at(table: Any, uri: str, version: int) -> list[Any]:
+    """Do as `write_here` for a version of the dataset at `uri`, from any machine."""
+    return write_here(table, lance.dataset(uri, version=version))
 
 
 class GalleryStore:
@@ -52,18 +69,11 @@ class GalleryStore:
 
     @classmethod
     def create(
-        cls,
-        folder: Path,
-        manifest: Manifest,
-        *,
-        fill: Callable[[Path], object] | None = None,
+        cls, folder: Path, manifest: Manifest, *, fill: Callable[[Path], object] | None = None
     ) -> GalleryStore:
-        """Make an empty gallery; it appears whole or not at all.
+        """Make an empty gallery in a new or empty folder; it appears whole or not at all.
 
-        Args:
-            folder: Must not exist, or be empty.
-            manifest: Its settings.
-            fill: Called with the folder under its temporary name, to put the model there.
+        `fill` is called with the folder under its temporary name, to put the model there.
         """
         if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
             raise DataError(
@@ -142,21 +152,24 @@ class GalleryStore:
         return int(self._dataset.count_rows())
 
     def rows_where(self, where: str, *, fragments: Sequence[Any] | None = None) -> IntArray:
-        """Return the rows, ascending, for which a Lance SQL expression is true.
-
-        Args:
-            where: The expression.
-            fragments: Those of the dataset to look at; None looks at all.
+        """Return the rows, ascending, of some fragments for which a Lance SQL expression is true.
 
         Raises:
             ConfigError: If the expression cannot be used; the message lists the columns.
         """
+        schema = self._dataset.schema
         try:
             scan = self._dataset.scanner(columns=["row"], filter=where, fragments=fragments)
-            table = scan.to_table()
+            return np.sort(scan.to_table().column("row").to_numpy())
         except (ValueError, pa.ArrowException, OSError) as error:
-            raise self._bad_expression(where, error) from error
-        return np.sort(table.column("row").to_numpy())
+            shown = [name for name in schema.names if name not in INTERNAL]
+            columns = ", ".join(f"{name} ({schema.field(name).type})" for name in shown)
+            said = reason(error).removeprefix("Invalid user input: ")
+            said = said.split(" Valid fields are")[0].rstrip(".")  # those are listed below
+            raise ConfigError(
+                f"where={where!r} cannot be used: {said}. Columns: {columns}. "
+                "An example: label = 'sparrow' AND id LIKE '2024/%'"
+            ) from error
 
     def count(self, where: str | None = None) -> int:
         """Count the images, or those for which an expression is true."""
@@ -164,8 +177,7 @@ class GalleryStore:
 
     def find(self, ids: Sequence[str]) -> dict[str, Record]:
         """Return the images of the gallery that have these ids."""
-        table = self._matching(ids)
-        return {record.id: record for record in self.records(table)}
+        return {record.id: record for record in self.records(self._matching(ids))}
 
     def unknown(self, id: str) -> UnknownNameError:
         """Return the error for an id that the gallery does not have."""
@@ -182,9 +194,8 @@ class GalleryStore:
     def put(self, records: Sequence[Record], *, write: WriteFragments = write_here) -> int:
         """Add images, replacing those of the same ids, in one commit; returns how many it replaced.
 
-        Args:
-            records: With distinct ids; they become the last rows, replaced ones too.
-            write: Writes new rows, here or on other machines; they are committed here.
+        Their ids are distinct; they become the last rows, replaced ones too. `write` writes new
+        rows, here or on other machines; they are committed here.
         """
         with writing(self.folder, timeout=self.lock_timeout):
             self.refresh()
@@ -258,9 +269,8 @@ class GalleryStore:
             merge.when_matched_update_all().when_not_matched_insert_all().execute(ordered)
         else:
             added = lance.LanceOperation.Append(write(ordered, self._dataset))
-            self._dataset = lance.LanceDataset.commit(
-                self._dataset, added, read_version=self.version
-            )
+            commit = lance.LanceDataset.commit
+            self._dataset = commit(self._dataset, added, read_version=self.version)
 
     def _rows_of(self, ids: Sequence[str]) -> IntArray:
         rows: IntArray = self._matching(ids, ["row"]).column("row").to_numpy()
@@ -300,13 +310,3 @@ class GalleryStore:
             )
             for number, values in enumerate(table.select(names).to_pylist())
         ]
-
-    def _bad_expression(self, where: str, error: Exception) -> ConfigError:
-        shown = [n for n in self._dataset.schema.names if n not in INTERNAL]
-        columns = ", ".join(f"{n} ({self._dataset.schema.field(n).type})" for n in shown)
-        reason = str(error).split(", /")[0].removeprefix("Invalid user input: ")
-        reason = reason.split(" Valid fields are")[0].rstrip(".")  # those are listed below
-        return ConfigError(
-            f"where={where!r} cannot be used: {reason}. Columns: {columns}. "
-            "An example: label = 'sparrow' AND id LIKE '2024/%'"
-        )

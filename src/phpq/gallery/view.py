@@ -27,10 +27,19 @@ from phpq.codes import (
     normalise_sub_vectors,
 )
 from phpq.errors import ConfigError, UnknownNameError
-from phpq.gallery.damage import damage_named
+from phpq.gallery.folder import damage_named
 from phpq.gallery.records import Record, code_matrix
-from phpq.gallery.shard import Located, Ranked, Request, Search, ShardFacts
-from phpq.gallery.shards import LocalShards, Shards, merge_ranked
+from phpq.gallery.shards import (
+    LocalShards,
+    Located,
+    Ranked,
+    Recent,
+    Request,
+    Search,
+    ShardFacts,
+    Shards,
+    merge_ranked,
+)
 from phpq.gallery.store import GalleryStore
 from phpq.hits import Found, Hit
 
@@ -42,22 +51,13 @@ _KNOWN = 50_000  # ids whose places are kept, about 200 bytes each
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Page:
-    """Which hits are wanted.
+    """Which hits are wanted."""
 
-    Attributes:
-        top_k: How many, at least 1.
-        offset: How many better ones are left out.
-        where: A Lance SQL expression over id, uri, label and metadata, as in
-            "label = 'sparrow' AND year > 2020".
-        labels: Only these; all if there are none.
-        rerank: > 0: order the first `rerank` hits by their float embeddings.
-    """
-
-    top_k: int = 10
-    offset: int = 0
-    where: str | None = None
-    labels: tuple[str, ...] = ()
-    rerank: int = 0
+    top_k: int = 10  # at least 1
+    offset: int = 0  # how many better ones are left out
+    where: str | None = None  # Lance SQL over id, uri, label and metadata: "year > 2020"
+    labels: tuple[str, ...] = ()  # only these; all if there are none
+    rerank: int = 0  # > 0: order the first `rerank` hits by their float embeddings
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -70,12 +70,9 @@ class Glance:
 
 
 class GalleryView:
-    """A gallery as it was at one version.
+    """A gallery as it was at the version of a store, which is neither written with nor refreshed.
 
-    Args:
-        store: For reading; whoever makes a view of it neither writes with it nor refreshes it.
-        codebooks: Of its model.
-        shards: Hold the codes and search them; by default one, in this process.
+    `shards` hold the codes and search them; by default one, in this process.
     """
 
     def __init__(
@@ -86,7 +83,7 @@ class GalleryView:
         self._parts = (shards or LocalShards()).open(store, codebooks)
         self._edges = self._parts.edges
         self._known: OrderedDict[str, tuple[int, int]] = OrderedDict()  # place and offset by id
-        self._kept: OrderedDict[object, Any] = OrderedDict()
+        self._kept = Recent(_KEPT)
         self._lock = threading.Lock()
 
     def __len__(self) -> int:
@@ -168,13 +165,10 @@ class GalleryView:
         return self._glances(self._offsets(places))
 
     def word_images(self, codebook: int, word: int, limit: int) -> tuple[list[Glance], int]:
-        """Return images behind a codeword, and how many there are.
+        """Return at most `limit` >= 1 images behind a codeword, and how many there are.
 
-        Args:
-            codebook: From 0.
-            word: From 0.
-            limit: Most images, at least 1. Of more they are taken at equal steps: galleries are
-                filled class by class, and the first ones would all be of one class.
+        Of more they are taken at equal steps: galleries are filled class by class, and the first
+        ones would all be of one class.
         """
         edges = np.cumsum([0, *(int(facts.usage[codebook, word]) for facts in self._facts)])
         total = int(edges[-1])
@@ -190,17 +184,7 @@ class GalleryView:
 
     def remember(self, key: object, make: Callable[[], T]) -> T:
         """Return what `make` made for this key before, or makes now."""
-        with self._lock:
-            if key in self._kept:
-                self._kept.move_to_end(key)
-                kept: T = self._kept[key]
-                return kept
-        made = make()
-        with self._lock:
-            self._kept[key] = made
-            while len(self._kept) > _KEPT:
-                self._kept.popitem(last=False)
-        return made
+        return self._kept.get(key, make)
 
     def query_of(self, record: Record) -> FloatArray:
         """Return what an image is compared by, (D,) float32: its embedding if kept, or its code."""
@@ -211,13 +195,7 @@ class GalleryView:
         return vectors.reshape(-1)
 
     def search(self, query: FloatArray, page: Page, *, leave_out: int | None = None) -> Found:
-        """Find the images most like a query.
-
-        Args:
-            query: (D,) float32.
-            page: Which hits.
-            leave_out: The place of an image that is not to be found: the query itself.
-        """
+        """Find the images most like a query (D,); `leave_out` is the place of the query itself."""
         return self.search_many(query[None], page, leave_out=leave_out)[0]
 
     def search_many(
@@ -326,16 +304,10 @@ class GalleryView:
 def rerank_rows(
     query: FloatArray, records: Sequence[Record], codebooks: Codebooks, *, norm: QueryNorm
 ) -> tuple[IntArray, FloatArray]:
-    """Order records by the inner product of float embeddings; ties keep their order.
+    """Order n records by the inner product of float embeddings with a query (D,); ties stay.
 
-    Args:
-        query: (D,) float32.
-        records: n records with embeddings.
-        codebooks: Say how an embedding is cut into sub-vectors.
-        norm: Whether the query's sub-vectors are normalised; those of the gallery always are.
-
-    Returns:
-        (n,) int64 positions, best first, and (n,) float32 their scores.
+    `norm` says whether the query's sub-vectors are normalised; those of the gallery always are.
+    Returns (n,) int64 positions, best first, and (n,) float32 their scores.
     """
     books = codebooks.num_codebooks
     kept = [record.embedding for record in records if record.embedding is not None]

@@ -10,7 +10,7 @@ from typing import TypeVar
 
 from phpq.codes import Codebooks
 from phpq.errors import FormatError
-from phpq.gallery.damage import newest_seen
+from phpq.gallery.folder import newest_seen
 from phpq.gallery.shards import Shards
 from phpq.gallery.store import GalleryStore
 from phpq.gallery.view import GalleryView
@@ -23,11 +23,7 @@ _PAUSE = 0.05  # seconds between two
 class Views:
     """Holds one view of a gallery, made when it is first needed.
 
-    Args:
-        folder: The gallery.
-        codebooks: Of its model.
-        shards: Hold the codes; by default one, in this process.
-        changed: Called with each new view before it takes the place of the old one.
+    `changed` is called with each new view before it takes the place of the old one.
     """
 
     def __init__(
@@ -51,12 +47,7 @@ class Views:
         return self._current or self.reload(at_least=0)
 
     def reload(self, *, at_least: int | None = None) -> GalleryView:
-        """Load the newest version.
-
-        Args:
-            at_least: Nothing is done where this version, or a newer one, is held already: many
-                writers share one reload. None loads in any case.
-        """
+        """Load the newest version, unless `at_least` is given and that one or a newer is held."""
         with self._loading:
             held = self._current
             if held is not None and at_least is not None and held.version >= at_least:

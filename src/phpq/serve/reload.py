@@ -7,7 +7,7 @@ import threading
 import time
 
 from phpq.errors import PhpqError
-from phpq.gallery.damage import DAMAGE
+from phpq.gallery.folder import DAMAGE
 from phpq.gallery.views import Views
 
 _LOG = logging.getLogger(__name__)

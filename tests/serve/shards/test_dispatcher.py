@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from phpq.errors import ConfigError
-from phpq.gallery.shard import Request
+from phpq.gallery.shards import Request
 from phpq.serve.refusals import Refused
 from phpq.serve.shards.dispatcher import Dispatcher, UnavailableError
 

@@ -11,7 +11,7 @@ from ray import cloudpickle
 from made_up_galleries import make_codebooks, make_queries, make_record, make_store
 from phpq.errors import ConfigError, FormatError
 from phpq.gallery import GalleryStore
-from phpq.gallery.shard import Request, Search
+from phpq.gallery.shards import Request, Search
 from phpq.serve.shards.host import ShardHost
 
 FACTS = Request("facts")

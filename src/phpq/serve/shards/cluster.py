@@ -22,8 +22,7 @@ import numpy as np
 from phpq.cluster.connection import connected, import_ray, import_serve
 from phpq.codes import Codebooks, IntArray
 from phpq.errors import ConfigError
-from phpq.gallery.shard import Request
-from phpq.gallery.shards import ShardEvents
+from phpq.gallery.shards import Request, ShardEvents
 from phpq.gallery.store import GalleryStore
 from phpq.serve.refusals import Refused
 from phpq.serve.shards.deployment import (

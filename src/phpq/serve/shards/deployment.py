@@ -15,7 +15,7 @@ from typing import Any
 from phpq.cluster.connection import import_serve
 from phpq.codes import Codebooks
 from phpq.errors import PhpqError
-from phpq.gallery.shard import Request
+from phpq.gallery.shards import Request
 from phpq.serve.shards.host import ShardHost
 from phpq.serve.shards.settings import Sharding
 

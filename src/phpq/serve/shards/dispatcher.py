@@ -15,8 +15,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from phpq.errors import PhpqError
-from phpq.gallery.shard import Request
-from phpq.gallery.shards import ShardEvents
+from phpq.gallery.shards import Request, ShardEvents
 from phpq.serve.refusals import Refused, busy
 
 Send = Callable[[int, Sequence[Request], float], list[Any]]

@@ -16,7 +16,7 @@ from typing import Any
 
 from phpq.codes import Codebooks
 from phpq.errors import PhpqError
-from phpq.gallery.shard import Request, Shard
+from phpq.gallery.shards import Request, Shard
 from phpq.gallery.store import GalleryStore
 
 _HELD = 2

@@ -1,48 +1,52 @@
-"""`manifest.json`: what a gallery says of itself. Read and written as one frozen dataclass."""
+"""A gallery folder: its manifest, the lock of its one writer, and messages that name its repair.
+
+The operating system frees the lock when its process dies: nothing has to be cleaned up after a
+kill, and readers never wait.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
-from collections.abc import Mapping
+import json
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+from filelock import FileLock, Timeout
+
 from phpq._version import __version__
 from phpq.codes import Codebooks, QueryNorm
-from phpq.errors import FormatError
+from phpq.errors import DataError, FormatError, PhpqError
 from phpq.files import read_json, write_json
 
+IMAGES = "images.lance"
 MANIFEST = "manifest.json"
+LOCK = "writer.lock"
 FORMAT_VERSION = 1
+HINT = "_versions/latest_version_hint.json"
+# What is raised for a damaged or missing file.
+DAMAGE = (ValueError, OSError, pa.ArrowException, RuntimeError, KeyError)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Manifest:
-    """The settings of a gallery.
+    """`manifest.json`: what a gallery says of itself."""
 
-    Attributes:
-        model_fingerprint: Of the model that made the codes.
-        num_codebooks: M, bytes of a code.
-        codebook_size: K.
-        embedding_dim: D.
-        query_norm: How queries are scored, see `Codebooks.lookup_tables`.
-        keep_embeddings: Whether float16 embeddings are stored beside the codes.
-        created: Time in UTC, ISO 8601.
-        phpq_version: That made it.
-        format_version: Of the layout on disk.
-    """
-
-    model_fingerprint: str
-    num_codebooks: int
-    codebook_size: int
-    embedding_dim: int
-    query_norm: QueryNorm = "unit"
-    keep_embeddings: bool = False
-    created: str = ""
-    phpq_version: str = __version__
-    format_version: int = FORMAT_VERSION
+    model_fingerprint: str  # of the model that made the codes
+    num_codebooks: int  # M, bytes of a code
+    codebook_size: int  # K
+    embedding_dim: int  # D
+    query_norm: QueryNorm = "unit"  # how queries are scored, see `Codebooks.lookup_tables`
+    keep_embeddings: bool = False  # whether float16 embeddings are stored beside the codes
+    created: str = ""  # time in UTC, ISO 8601
+    phpq_version: str = __version__  # that made it
+    format_version: int = FORMAT_VERSION  # of the layout on disk
 
     @property
     def bits(self) -> int:
@@ -84,11 +88,7 @@ def write_manifest(folder: Path, manifest: Manifest) -> None:
 
 
 def read_manifest(folder: Path) -> Manifest:
-    """Read and check `manifest.json`.
-
-    Raises:
-        FormatError: If it is missing, damaged or of an unknown version; the message says what next.
-    """
+    """Read and check `manifest.json`; a `FormatError` says what is wrong and what to do."""
     path = folder / MANIFEST
     if not folder.is_dir():
         seen = "is a file" if folder.exists() else "does not exist"
@@ -97,7 +97,7 @@ def read_manifest(folder: Path) -> Manifest:
             f"phpq index {folder} IMAGES --model RUN"
         )
     if not path.is_file():
-        inside = (folder / "images.lance").is_dir()
+        inside = (folder / IMAGES).is_dir()
         given = "Give a folder that `phpq index` wrote, or an evaluated run of `phpq train`."
         hint = repair_command(folder) if inside else given
         raise FormatError(f"{str(folder)!r} is not a gallery: it has no {MANIFEST}. {hint}")
@@ -136,3 +136,67 @@ def parse_manifest(content: Mapping[str, Any], folder: Path) -> Manifest:
             f"version {version!r}, {content.get('bits')!r} bits). {repair_command(folder)}"
         )
     return manifest
+
+
+def newest_seen(folder: Path) -> int:
+    """Return the newest version that Lance noted down, 0 if there is no note."""
+    try:
+        return int(json.loads((folder / IMAGES / HINT).read_text("utf-8"))["version"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return 0  # only a hint: Lance does without it too
+
+
+@contextmanager
+def damage_named(folder: Path) -> Iterator[None]:
+    """Turn what Lance and Arrow raise into a `FormatError` that names the repair."""
+    try:
+        yield
+    except PhpqError:
+        raise
+    except DAMAGE as error:
+        raise FormatError(
+            f"The gallery {str(folder)!r} is damaged: {reason(error)}. {repair_command(folder)}"
+        ) from error
+
+
+def reason(error: Exception) -> str:
+    """Return what Lance says without the place in its source."""
+    return str(error).split(", /")[0].rstrip(".") or type(error).__name__
+
+
+@contextmanager
+def writing(folder: Path, *, timeout: float = 60.0) -> Iterator[None]:
+    """Hold the right to change a gallery; waits `timeout` seconds for another writer.
+
+    Raises:
+        DataError: If another process still writes after that time, or the folder is read-only.
+    """
+    path = folder / LOCK
+    lock = FileLock(path, timeout=timeout, poll_interval=0.02)
+    try:
+        folder.stat()  # filelock would make a folder that is not there
+        lock.acquire()
+    except Timeout as error:
+        raise DataError(
+            f"The gallery {str(folder)!r} is being changed by another process (number "
+            f"{_writer(path)}), still after {timeout:g} seconds. Nothing was lost: run this again "
+            "when that one is done."
+        ) from error
+    except OSError as error:
+        raise DataError(
+            f"The gallery {str(folder)!r} cannot be changed: {error.strerror or error}. "
+            "Check that the folder is there and that you may write to it."
+        ) from error
+    try:
+        with contextlib.suppress(OSError):  # Windows lets nobody write to a locked file
+            path.write_text(str(os.getpid()))
+        yield
+    finally:
+        lock.release()
+
+
+def _writer(path: Path) -> str:
+    try:
+        return path.read_text(errors="replace")[:20].strip() or "unknown"
+    except OSError:
+        return "unknown"
