@@ -7,47 +7,28 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any, overload
 
 
 @dataclass(frozen=True, slots=True)
 class Hit:
-    """One image that was found.
+    """One image that was found."""
 
-    Attributes:
-        rank: From 1, over all pages.
-        id: Its name in the gallery.
-        score: Sum of M inner products of unit sub-vectors; M at most, higher is better.
-        share: Of the best score that any code could reach for the query, 0 to 1.
-        label: Its class, if it has one.
-        uri: Where its file was when it was indexed; a server does not tell.
-        metadata: The values of the free columns.
-        thumbnail: The address of a small picture on the server; None without a server.
-        has_original: Whether the server can send its file; None without a server.
-    """
-
-    rank: int
-    id: str
-    score: float
-    share: float
-    label: str | None
-    uri: str | None
-    metadata: Mapping[str, Any]
-    thumbnail: str | None = None
-    has_original: bool | None = None
+    rank: int  # from 1, over all pages
+    id: str  # its name in the gallery
+    score: float  # sum of M inner products of unit sub-vectors; M at most, higher is better
+    share: float  # of the best score that any code could reach for the query, 0 to 1
+    label: str | None  # its class, if it has one
+    uri: str | None  # where its file was when it was indexed; a server does not tell
+    metadata: Mapping[str, Any]  # the values of the free columns
+    thumbnail: str | None = None  # the address of a small picture; None without a server
+    has_original: bool | None = None  # whether the server can send its file; None without one
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain data for JSON, without what only a server knows."""
-        return {
-            "rank": self.rank,
-            "id": self.id,
-            "score": self.score,
-            "share": self.share,
-            "label": self.label,
-            "uri": self.uri,
-            "metadata": plain_values(self.metadata),
-        }
+        names = ("rank", "id", "score", "share", "label", "uri")
+        return {n: getattr(self, n) for n in names} | {"metadata": plain_values(self.metadata)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,17 +41,11 @@ class Verdict:
 
 @dataclass(frozen=True, slots=True)
 class Found(Sequence[Hit]):
-    """What was found for one query: a sequence of hits, best first, equal ones as inserted.
+    """What was found for one query: a sequence of hits, best first, equal ones as inserted."""
 
-    Attributes:
-        hits: One page of them.
-        total: Images that pass the filter, on all pages.
-        best: The highest score that any code could reach for this query.
-    """
-
-    hits: tuple[Hit, ...]
-    total: int
-    best: float
+    hits: tuple[Hit, ...]  # one page of them
+    total: int  # images that pass the filter, on all pages
+    best: float  # the highest score that any code could reach for this query
 
     @property
     def verdict(self) -> Verdict | None:
@@ -93,11 +68,10 @@ class Found(Sequence[Hit]):
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain data for JSON."""
-        verdict = self.verdict
         return {
             "total": self.total,
             "best": self.best,
-            "verdict": verdict and {"label": verdict.label, "share": verdict.share},
+            "verdict": self.verdict and asdict(self.verdict),
             "hits": [hit.to_dict() for hit in self.hits],
         }
 

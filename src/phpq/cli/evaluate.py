@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from phpq.cli.output import messages, print_facts, print_json, progress_bars, results
-from phpq.cli.settings import home
+from phpq.cli.settings import AsJson, Device, home
 
 if TYPE_CHECKING:
     from phpq.evaluation.run import Evaluation
@@ -25,8 +25,8 @@ def evaluate(
     out: Annotated[
         Path | None, typer.Option(help="Folder for the files (default: RUN/evaluation)")
     ] = None,
-    device: Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:1 or mps.")] = "auto",
-    as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False,
+    device: Device = "auto",
+    as_json: AsJson = False,
 ) -> None:
     """Measure the search of a run: MAP, P@N and speed, beside float search and post-hoc PQ."""
     from phpq import api

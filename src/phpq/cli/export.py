@@ -9,6 +9,7 @@ from typing import Annotated
 import typer
 
 from phpq.cli.output import is_gallery, print_facts, print_json
+from phpq.cli.settings import AsJson
 
 
 class Format(StrEnum):
@@ -29,11 +30,8 @@ def export(
             "--format", help="onnx: the encoder. faiss: the codes of a gallery or evaluated run."
         ),
     ] = Format.onnx,
-    out: Annotated[
-        Path | None,
-        typer.Option(help="The file (default: inside the folder)"),
-    ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False,
+    out: Annotated[Path | None, typer.Option(help="The file (default: inside the folder)")] = None,
+    as_json: AsJson = False,
 ) -> None:
     """Take the encoder or the index to where your stack is."""
     facts = _onnx(target, out) if form is Format.onnx else _faiss(target, out)

@@ -9,6 +9,7 @@ from typing import Annotated
 import typer
 
 from phpq.cli.output import messages, print_facts, print_json
+from phpq.cli.settings import AsJson
 
 gallery = typer.Typer(
     help="Look at a gallery, delete from it, compact, verify or export it.",
@@ -17,7 +18,6 @@ gallery = typer.Typer(
     pretty_exceptions_enable=False,
 )
 Folder = Annotated[Path, typer.Argument(metavar="GALLERY", help="A folder that phpq index wrote.")]
-AsJson = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
 
 
 @gallery.command()
@@ -36,6 +36,7 @@ def show_gallery(folder: Path, *, as_json: bool) -> None:
         print_json(content)
         return
     columns = [f"{name} ({kind})" for name, kind in content["metadata"].items()]
+    size, files = readable_bytes(content["disk_bytes"]), plural(content["files"], "data file")
     rows = [
         ("gallery", content["gallery"]),
         ("images", f"{content['images']:,} ({content['unlabelled']:,} without a label)"),
@@ -47,10 +48,7 @@ def show_gallery(folder: Path, *, as_json: bool) -> None:
         ),
         ("filters", ", ".join(["id (string)", "uri (string)", "label (string)", *columns])),
         ("embeddings", "kept, for --rerank" if content["embeddings"] else "not kept"),
-        (
-            "disk",
-            f"{readable_bytes(content['disk_bytes'])} in {plural(content['files'], 'data file')}",
-        ),
+        ("disk", f"{size} in {files}"),
         ("created", f"{content['created']}, version {content['version']:,} now"),
         ("model", content["model_fingerprint"][:16]),
     ]
@@ -121,8 +119,7 @@ def verify(
         if report.sound:
             rows.append(("sound", plural(report.images, "image")))
         else:
-            fix = f"phpq gallery verify --repair {shlex.quote(str(folder))}"
-            rows.append(("next", fix))
+            rows.append(("next", f"phpq gallery verify --repair {shlex.quote(str(folder))}"))
         print_facts(rows)
     if not report.sound:
         raise typer.Exit(1)

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from phpq.cli.output import is_gallery, messages, print_facts, print_json, progress_bars
+from phpq.cli.settings import AsJson, Device
 
 if TYPE_CHECKING:
     from phpq.gallery import AddReport, Gallery
@@ -42,7 +43,7 @@ def index(
     ] = False,
     prefix: Annotated[str, typer.Option(help="Text before every id, as in 2024/")] = "",
     batch_size: Annotated[int, typer.Option(min=1, help="Images encoded at once.")] = 64,
-    device: Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:1 or mps.")] = "auto",
+    device: Device = "auto",
     ray: Annotated[
         str | None,
         typer.Option(
@@ -51,7 +52,7 @@ def index(
             "one is started on this machine.",
         ),
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Encode images into a gallery: only what is new or has changed.
 

@@ -8,11 +8,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from phpq.cli.output import print_json, results
+from phpq.cli.settings import AsJson, Device, Searchable
 from phpq.errors import ConfigError
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from rich.table import Table
 
     from phpq.codes import FloatArray
@@ -24,13 +23,7 @@ _NO_LABEL = "none of the hits has a label"
 
 
 def search(
-    target: Annotated[
-        Path,
-        typer.Argument(
-            metavar="GALLERY|RUN",
-            help="A folder that phpq index wrote, or an evaluated one of phpq train.",
-        ),
-    ],
+    target: Searchable,
     images: Annotated[list[Path], typer.Argument(metavar="IMAGE...", help="Image files.")],
     top_k: Annotated[int, typer.Option(min=1, help="Hits per image.")] = 10,
     offset: Annotated[int, typer.Option(min=0, help="Better hits to skip.")] = 0,
@@ -48,8 +41,8 @@ def search(
     why: Annotated[
         bool, typer.Option("--why", help="Show what each codebook adds to the score of a hit.")
     ] = False,
-    device: Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:1 or mps.")] = "auto",
-    as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False,
+    device: Device = "auto",
+    as_json: AsJson = False,
 ) -> None:
     """Find the images of a gallery that look most like a photograph, and name its class."""
     from phpq.gallery import Gallery
@@ -62,53 +55,43 @@ def search(
     gallery = Gallery.open(target, device=device)
     queries = gallery.model.embed(list(images))
     answers = gallery.search_many(queries, top_k, where=where, rerank=rerank, offset=offset)
-    shares = _shares(gallery, queries, answers) if why else None
-    _print_hits(target, images, answers, shares=shares, as_json=as_json)
+    reasons = _shares(gallery, queries, answers) if why else [None] * len(answers)
+    asked = list(zip(images, answers, reasons, strict=True))
+    if as_json:
+        found = [{"query": str(image)} | _found_dict(hits, shares) for image, hits, shares in asked]
+        print_json({"gallery": str(target), "queries": found})
+        return
+    for image, hits, shares in asked:
+        _print_hits(image, hits, shares)
 
 
-def _shares(gallery: Gallery, queries: FloatArray, answers: list[Found]) -> list[list[Shares]]:
+def _shares(
+    gallery: Gallery, queries: FloatArray, answers: list[Found]
+) -> list[list[Shares] | None]:
     """Return the shares of the codebooks in the score of every hit of every query."""
     from phpq.explain import codebook_shares
 
-    model = gallery.model
+    books, norm = gallery.model.codebooks, gallery.model.query_norm
     return [
         [
-            codebook_shares(
-                model.codebooks, query, gallery.get(hit.id).code, query_norm=model.query_norm
-            ).tolist()
+            codebook_shares(books, query, gallery.get(hit.id).code, query_norm=norm).tolist()
             for hit in hits
         ]
         for query, hits in zip(queries, answers, strict=True)
     ]
 
 
-def _print_hits(
-    gallery: Path,
-    images: Sequence[Path],
-    answers: list[Found],
-    *,
-    shares: list[list[Shares]] | None,
-    as_json: bool,
-) -> None:
-    reasons: Sequence[list[Shares] | None] = shares or [None] * len(answers)
-    if as_json:
-        queries = [
-            {"query": str(image)} | _found_dict(found, why)
-            for image, found, why in zip(images, answers, reasons, strict=True)
-        ]
-        print_json({"gallery": str(gallery), "queries": queries})
-        return
+def _print_hits(image: Path, found: Found, shares: list[Shares] | None) -> None:
     console = results()
-    for image, found, why in zip(images, answers, reasons, strict=True):
-        if not found:
-            console.print(f"{image}: no image of the gallery qualifies.\n", soft_wrap=True)
-            continue
-        # Not as the title of the table: that would be wrapped to its width.
-        console.print(str(image), style="bold", soft_wrap=True)
-        console.print(_hit_table(found, why))
-        verdict = found.verdict
-        told = f"{verdict.label}, with {verdict.share:.0%} of the hits" if verdict else _NO_LABEL
-        console.print(f"{told}\n", style="bold")
+    if not found:
+        console.print(f"{image}: no image of the gallery qualifies.\n", soft_wrap=True)
+        return
+    # Not as the title of the table: that would be wrapped to its width.
+    console.print(str(image), style="bold", soft_wrap=True)
+    console.print(_hit_table(found, shares))
+    verdict = found.verdict
+    told = f"{verdict.label}, with {verdict.share:.0%} of the hits" if verdict else _NO_LABEL
+    console.print(f"{told}\n", style="bold")
 
 
 def _found_dict(found: Found, shares: list[Shares] | None) -> dict[str, Any]:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from phpq.cli.output import messages
+from phpq.cli.settings import Device, Searchable
 
 if TYPE_CHECKING:
     import socket
@@ -26,13 +27,7 @@ TOKEN = "PHPQ_TOKEN"  # the variable of the environment
 
 
 def serve(
-    folder: Annotated[
-        Path,
-        typer.Argument(
-            metavar="GALLERY|RUN",
-            help="A folder that phpq index wrote, or an evaluated one of phpq train.",
-        ),
-    ],
+    folder: Searchable,
     host: Annotated[
         str, typer.Option(help="Address to listen on; 0.0.0.0 lets the whole network in.")
     ] = "127.0.0.1",
@@ -71,7 +66,7 @@ def serve(
     open_page: Annotated[
         bool, typer.Option("--open", help="Open the page in the browser.")
     ] = False,
-    device: Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:1 or mps.")] = "auto",
+    device: Device = "auto",
     ray: Annotated[
         str | None,
         typer.Option(
@@ -94,7 +89,6 @@ def serve(
     from phpq.serve.settings import ServerSettings
 
     sharding = _sharding(ray, shards=shards, replicas=replicas, retry_seconds=retry)
-
     settings = ServerSettings(
         host=host,
         port=port,
@@ -178,13 +172,19 @@ def _run(
     name = f"[{settings.host}]" if ":" in settings.host else settings.host
     shown = "localhost" if settings.host in ("0.0.0.0", "::") else name
     address = f"http://{shown}:{port}"
-    _announce(gallery, settings, address)
+    console = messages()
+    mode = "writable with the token" if settings.writable else "read-only"
+    console.print(f"{gallery.path}: {len(gallery):,} images, {mode}", markup=False)
+    if not settings.on_loopback:
+        console.print(
+            "Everybody on the network can search here; there is no encryption.", style="yellow"
+        )
+    console.print(f"page {address}   API {address}/docs   stop with Ctrl-C", markup=False)
     if open_page:
         import webbrowser
 
         webbrowser.open(address)
-    server = uvicorn.Server(uvicorn_settings(app))
-    server.run(sockets=[listener])
+    uvicorn.Server(uvicorn_settings(app)).run(sockets=[listener])
 
 
 def uvicorn_settings(app: Any) -> Any:
@@ -251,14 +251,3 @@ def _token(file: Path | None) -> str | None:
             f"--token-file {str(file)!r} cannot be read: {reason}. Give a text file that holds "
             f"the token in one line, or set {TOKEN}."
         ) from error
-
-
-def _announce(gallery: Any, settings: ServerSettings, address: str) -> None:
-    console = messages()
-    mode = "writable with the token" if settings.writable else "read-only"
-    console.print(f"{gallery.path}: {len(gallery):,} images, {mode}", markup=False)
-    if not settings.on_loopback:
-        console.print(
-            "Everybody on the network can search here; there is no encryption.", style="yellow"
-        )
-    console.print(f"page {address}   API {address}/docs   stop with Ctrl-C", markup=False)

@@ -4,12 +4,24 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
+
+import typer
 
 if TYPE_CHECKING:
     from rich.table import Table
 
     from phpq.config import RunConfig
+
+Device = Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:1 or mps.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
+Searchable = Annotated[
+    Path,
+    typer.Argument(
+        metavar="GALLERY|RUN",
+        help="A folder that phpq index wrote, or an evaluated one of phpq train.",
+    ),
+]
 
 
 def home() -> Path | None:

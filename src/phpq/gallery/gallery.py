@@ -40,16 +40,11 @@ T = TypeVar("T")
 
 
 class Gallery:
-    """An open gallery; make it with `create` or `open`.
-
-    Attributes:
-        model: The model that embeds and encodes.
-        path: The folder that holds the images' rows; of a run, `evaluation/gallery` in it.
-    """
+    """An open gallery; make it with `create` or `open`."""
 
     def __init__(self, store: GalleryStore, model: Model) -> None:
-        self.model = model
-        self.path = store.folder
+        self.model = model  # embeds and encodes
+        self.path = store.folder  # holds the images' rows; of a run, `evaluation/gallery` in it
         self._store = store
         self._views = Views(store.folder, model.codebooks)
 
@@ -81,10 +76,6 @@ class Gallery:
     @classmethod
     def open(cls, path: str | Path, *, device: str = "auto") -> Gallery:
         """Open a gallery with its own model, or an evaluated run as the gallery of its images.
-
-        Args:
-            path: The folder of a gallery or of a run.
-            device: "auto" takes CUDA where there is one.
 
         Raises:
             NotTrainedError: If it is a run that was not evaluated yet.
@@ -246,11 +237,7 @@ class Gallery:
         return self._store.count(where)
 
     def get(self, id: str) -> Record:
-        """Return one image: uri, label, metadata, code and hash.
-
-        Raises:
-            UnknownNameError: If the gallery has no image of this id.
-        """
+        """Return one image: uri, label, metadata, code and hash; raises `UnknownNameError`."""
         found = self._store.find([id])
         if id not in found:
             raise self._store.unknown(id)
@@ -274,7 +261,7 @@ class Gallery:
     def verify(self, *, repair: bool = False) -> VerifyReport:
         """Read everything and compare it with what was written; fix it with `repair`."""
         report = verify_gallery(self.path, repair=repair)
-        self._store.refresh()
+        self.refresh()
         return report
 
     def export(self, path: str | Path) -> int:
@@ -299,5 +286,5 @@ class Gallery:
             return work(self._views.at(self._store.version))
         except FormatError:
             # Another process may have compacted the gallery and removed the version we read.
-            self._store.refresh()
+            self.refresh()
             return work(self._views.at(self._store.version))

@@ -19,7 +19,6 @@ from phpq.codes import CodeArray, IntArray
 from phpq.errors import DataError
 from phpq.gallery.folder import Manifest
 
-Scalar = str | int | float | bool | None
 INTERNAL = ("row", "check", "code", "embedding", "sha256")
 RESERVED = frozenset({"id", "uri", "label", "path", "image", *INTERNAL})
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Sequence
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -15,10 +15,8 @@ from typing import Any
 import lance
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from phpq.codes import CodeArray, IntArray
 from phpq.errors import FormatError, PhpqError
 from phpq.files import write_json
 from phpq.gallery.folder import (
@@ -39,6 +37,7 @@ from phpq.gallery.records import Record, code_matrix, row_checks
 from phpq.gallery.store import METADATA_KEY, GalleryStore
 
 ASIDE = "damaged"  # where broken files are put, not deleted
+BoolArray = NDArray[np.bool_]
 Encode = Callable[[Sequence[Record]], Sequence[Record | None]]
 
 
@@ -127,9 +126,15 @@ def _verify(folder: Path, repair: bool, encode: Encode | None) -> VerifyReport:
     manifest = _check_manifest(folder, dataset, notes, repair=repair)
     dataset = _check_fragments(dataset, notes, repair=repair)
     if manifest is not None and not (notes.problems and not repair):
-        wrong = _check_rows(dataset, manifest, notes)
-        if repair and (wrong.damaged.any() or wrong.repeated.any()):
-            dataset = _fix_rows(GalleryStore(folder, manifest, dataset), wrong, notes, encode)
+        table = dataset.to_table(columns=["row", "id", "code", "check"])
+        damaged, repeated = _damaged(table, manifest), _repeated(table)
+        if damaged.any():
+            notes.problems.append(f"{int(damaged.sum()):,} images have a damaged code")
+        if repeated.any():
+            notes.problems.append(f"{int(repeated.sum()):,} rows repeat an id")
+        if repair and (damaged | repeated).any():
+            store = GalleryStore(folder, manifest, dataset)
+            dataset = _fix_rows(store, damaged, repeated, notes, encode)
     images = 0 if notes.problems and not repair else int(dataset.count_rows())
     return VerifyReport(images, tuple(notes.problems), tuple(notes.repairs), tuple(notes.lost))
 
@@ -208,7 +213,8 @@ def _check_fragments(dataset: Any, notes: _Notes, *, repair: bool) -> Any:
                 f"{reason(error)}"
             )
             if repair:
-                notes.lost += _readable_ids(fragment)
+                with suppress(*DAMAGE):
+                    notes.lost += map(str, fragment.to_table(columns=["id"])["id"].to_pylist())
     if not broken or not repair:
         return dataset
     dropped = lance.LanceOperation.Delete(
@@ -219,83 +225,54 @@ def _check_fragments(dataset: Any, notes: _Notes, *, repair: bool) -> Any:
     return dataset
 
 
-def _readable_ids(fragment: Any) -> list[str]:
-    try:
-        return [str(name) for name in fragment.to_table(columns=["id"]).column("id").to_pylist()]
-    except DAMAGE:
-        return []
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class _WrongRows:
-    """(N,) bool each, in the order of a scan; `rows` (N,) are the row numbers."""
-
-    rows: IntArray
-    damaged: NDArray[np.bool_]
-    repeated: NDArray[np.bool_]
-
-
-def _check_rows(dataset: Any, manifest: Manifest, notes: _Notes) -> _WrongRows:
-    """Find rows with damaged codes, and ids that repeat."""
-    table = dataset.to_table(columns=["row", "id", "code", "check"])
-    rows = table.column("row").fill_null(-1).to_numpy()
-    wrong = _WrongRows(rows, _damaged(table, manifest), _repeated(table, rows))
-    if wrong.damaged.any():
-        notes.problems.append(f"{int(wrong.damaged.sum()):,} images have a damaged code")
-    if wrong.repeated.any():
-        notes.problems.append(f"{int(wrong.repeated.sum()):,} rows repeat an id")
-    return wrong
-
-
-def _fix_rows(store: GalleryStore, wrong: _WrongRows, notes: _Notes, encode: Encode | None) -> Any:
-    """Encode damaged rows again where that is possible, and drop what stays wrong."""
+def _fix_rows(
+    store: GalleryStore,
+    damaged: BoolArray,
+    repeated: BoolArray,
+    notes: _Notes,
+    encode: Encode | None,
+) -> Any:
+    """Encode damaged rows, (N,) as a scan meets them, again if possible; drop the other ones."""
     manifest, dataset = store.manifest, store.dataset
-    damaged = dataset.take(np.flatnonzero(wrong.damaged & ~wrong.repeated).tolist())
+    rows = dataset.to_table(columns=["row"])["row"].fill_null(-1).to_numpy()
+    table = dataset.take(np.flatnonzero(damaged & ~repeated).tolist())
     # A code that is null cannot become an array; it is made anew anyway.
-    empty = np.zeros(len(damaged) * manifest.num_codebooks, np.uint8)
+    empty = np.zeros(len(table) * manifest.num_codebooks, np.uint8)
     codes = pa.FixedSizeListArray.from_arrays(pa.array(empty), manifest.num_codebooks)
-    place = damaged.schema.get_field_index("code")
-    records = store.records(damaged.set_column(place, "code", codes))
+    place = table.schema.get_field_index("code")
+    records = store.records(table.set_column(place, "code", codes))
     fixed = [record for record in encode(records) if record is not None] if encode else []
     names = {record.id for record in fixed}
     gone = [str(record.id) for record in records if record.id not in names]
-    listed = ",".join(map(str, wrong.rows[wrong.damaged | wrong.repeated].tolist()))
+    listed = ",".join(map(str, rows[damaged | repeated].tolist()))
     dataset.delete(f"row IN ({listed}) OR row IS NULL OR id IS NULL")
     store = GalleryStore(store.folder, manifest, dataset)
     if fixed:
         store.append(fixed)
         notes.repairs.append(f"encoded {len(fixed):,} images again")
-    if gone or wrong.repeated.any():
-        notes.repairs.append(f"dropped {len(gone) + int(wrong.repeated.sum()):,} rows")
+    if gone or repeated.any():
+        notes.repairs.append(f"dropped {len(gone) + int(repeated.sum()):,} rows")
         notes.lost += gone
     return store.dataset
 
 
-def _damaged(table: Any, manifest: Manifest) -> NDArray[np.bool_]:
+def _damaged(table: Any, manifest: Manifest) -> BoolArray:
     """Return (N,) bool: rows whose code is missing, impossible or not what was written."""
-    missing = pc.or_(
-        pc.or_(pc.is_null(table.column("code")), pc.is_null(table.column("check"))),
-        pc.or_(pc.is_null(table.column("row")), pc.is_null(table.column("id"))),
-    ).to_numpy()
-    bad: NDArray[np.bool_] = missing.copy()
-    whole = table.filter(pa.array(~missing))
-    codes: CodeArray = code_matrix(whole.column("code"), manifest.num_codebooks)
-    rows = whole.column("row").to_numpy()
-    wrong = row_checks(rows, codes) != whole.column("check").to_numpy()
-    wrong |= (codes >= manifest.codebook_size).any(axis=1)
-    bad[~missing] = wrong
+    bad: BoolArray = np.any([column.is_null().to_numpy() for column in table.columns], axis=0)
+    whole = table.filter(pa.array(~bad))
+    codes = code_matrix(whole["code"], manifest.num_codebooks)
+    wrong = row_checks(whole["row"].to_numpy(), codes) != whole["check"].to_numpy()
+    bad[~bad] = wrong | (codes >= manifest.codebook_size).any(axis=1)
     return bad
 
 
-def _repeated(table: Any, rows: IntArray) -> NDArray[np.bool_]:
+def _repeated(table: Any) -> BoolArray:
     """Return (N,) bool: all rows of an id but its last."""
-    ids = np.asarray(table.column("id").to_pylist(), dtype=object)
-    repeated = np.zeros(len(ids), np.bool_)
-    latest: dict[str, int] = {}
-    for place in np.argsort(rows, kind="stable").tolist():
-        if ids[place] in latest:
-            repeated[latest[ids[place]]] = True
-        latest[ids[place]] = place
+    ids = table["id"].to_pylist()
+    order = np.argsort(table["row"].fill_null(-1).to_numpy(), kind="stable").tolist()
+    latest = {ids[place]: place for place in order}
+    repeated = np.ones(len(ids), np.bool_)
+    repeated[list(latest.values())] = False
     return repeated
 
 

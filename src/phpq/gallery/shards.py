@@ -356,5 +356,5 @@ def merge_ranked(parts: Sequence[Ranked], wanted: int) -> Ranked:
         for name in ("places", "offsets", "scores")
     ]
     order = np.argsort(-columns[-1], axis=1, kind="stable")[:, :wanted]
-    best = (np.take_along_axis(values, order, axis=1) for values in columns)
-    return Ranked(*best, total=sum(part.total for part in parts))
+    places, offsets, scores = (np.take_along_axis(each, order, axis=1) for each in columns)
+    return Ranked(places, offsets, scores, total=sum(part.total for part in parts))

@@ -63,8 +63,7 @@ def read_items(source: Source, *, home: Path | None = None) -> Iterator[Item]:
     elif isinstance(source, str | Path):
         yield from _named(source, home)
     else:
-        for entry in source:
-            yield _entry(entry)
+        yield from map(_entry, source)
 
 
 def first_item(source: Source) -> Item:

@@ -12,7 +12,8 @@ from __future__ import annotations
 import json
 import shutil
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -32,7 +33,6 @@ from phpq.gallery.folder import (
     newest_seen,
     read_manifest,
     reason,
-    repair_command,
     write_manifest,
     writing,
 )
@@ -108,17 +108,13 @@ class GalleryStore:
             dataset = lance.dataset(folder / IMAGES, version=version)
             names = set(dataset.schema.names)
             stored = json.loads((dataset.schema.metadata or {}).get(METADATA_KEY, b"{}"))
-        if version is None and seen > dataset.version:
-            raise FormatError(
-                f"The gallery {str(folder)!r} is damaged: its version {seen} is missing, the "
-                f"newest left is {dataset.version}. {repair_command(folder)}"
-            )
-        missing = set(base_schema(manifest).names) - names
-        if missing:
-            raise FormatError(
-                f"The gallery {str(folder)!r} is damaged: {IMAGES} has no column "
-                f"{sorted(missing)[0]!r}. {repair_command(folder)}"
-            )
+            if version is None and seen > dataset.version:
+                raise ValueError(
+                    f"its version {seen} is missing, the newest left is {dataset.version}"
+                )
+            missing = sorted(set(base_schema(manifest).names) - names)
+            if missing:
+                raise ValueError(f"{IMAGES} has no column {missing[0]!r}")
         if stored.get("model_fingerprint") != manifest.model_fingerprint:
             raise FormatError(
                 f"The codes in {str(folder / IMAGES)!r} were made by another model than the one "
@@ -197,8 +193,7 @@ class GalleryStore:
         Their ids are distinct; they become the last rows, replaced ones too. `write` writes new
         rows, here or on other machines; they are committed here.
         """
-        with writing(self.folder, timeout=self.lock_timeout):
-            self.refresh()
+        with self._writing():
             replaced = len(self._rows_of([record.id for record in records]))
             self.append(records, replacing=bool(replaced), write=write)
         return replaced
@@ -229,8 +224,7 @@ class GalleryStore:
         """Delete images by id, or by expression, in one commit; returns how many went."""
         if (ids is None) == (where is None):
             raise ConfigError("Say what to delete: either ids, or where=EXPRESSION.")
-        with writing(self.folder, timeout=self.lock_timeout):
-            self.refresh()
+        with self._writing():
             gone = self.rows_where(where) if where is not None else self._rows_of(ids or ())
             if len(gone):
                 listed = ",".join(map(str, gone.tolist()))
@@ -240,15 +234,13 @@ class GalleryStore:
     def merge_files(self, *, above: int) -> None:
         """Merge small files if there are more than `above`; old versions stay for their readers."""
         if len(self._dataset.get_fragments()) > above:
-            with writing(self.folder, timeout=self.lock_timeout), damage_named(self.folder):
-                self.refresh()
+            with self._writing(), damage_named(self.folder):
                 self._dataset.optimize.compact_files(target_rows_per_fragment=1 << 20)
                 self.refresh()
 
     def compact(self) -> int:
         """Merge small files, drop what was deleted or left by a crash; returns the bytes freed."""
-        with writing(self.folder, timeout=self.lock_timeout), damage_named(self.folder):
-            self.refresh()
+        with self._writing(), damage_named(self.folder):
             self._dataset.optimize.compact_files(
                 target_rows_per_fragment=1 << 20, materialize_deletions_threshold=0.0
             )
@@ -258,6 +250,13 @@ class GalleryStore:
                 older_than=timedelta(0), delete_unverified=True
             )
         return int(freed.bytes_removed)
+
+    @contextmanager
+    def _writing(self) -> Iterator[None]:
+        """Hold the lock, at the newest version."""
+        with writing(self.folder, timeout=self.lock_timeout):
+            self.refresh()
+            yield
 
     def _write(self, table: Any, *, replacing: bool, write: WriteFragments) -> None:
         new = [name for name in table.column_names if name not in self._dataset.schema.names]

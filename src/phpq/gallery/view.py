@@ -128,11 +128,7 @@ class GalleryView:
         return self._parts.memory_bytes()
 
     def find(self, id: str) -> tuple[int, Record]:
-        """Return an image and its place in the order of insertion.
-
-        Raises:
-            UnknownNameError: If the gallery has no image of this id.
-        """
+        """Return an image and its place in the order of insertion; raises `UnknownNameError`."""
         with self._lock:
             known = self._known.get(id)
         if known is not None:
@@ -154,11 +150,7 @@ class GalleryView:
 
     def record(self, place: int) -> Record:
         """Return the image at a place in the order of insertion."""
-        return self.records(np.array([place]))[0]
-
-    def records(self, places: IntArray) -> list[Record]:
-        """Return the images at (n,) places, in that order."""
-        return self.store.take(self._offsets(places)) if len(places) else []
+        return self.store.take(self._offsets(np.array([place])))[0]
 
     def glances(self, places: IntArray) -> list[Glance]:
         """Return id, label and code of the images at (n,) places, and read nothing else."""
@@ -188,11 +180,9 @@ class GalleryView:
 
     def query_of(self, record: Record) -> FloatArray:
         """Return what an image is compared by, (D,) float32: its embedding if kept, or its code."""
-        if record.embedding is not None:
-            kept: FloatArray = record.embedding.astype(np.float32)
-            return kept
-        vectors: FloatArray = self.codebooks.decode(record.code[None])
-        return vectors.reshape(-1)
+        kept = record.embedding
+        query: FloatArray = self.codebooks.decode(record.code[None])[0] if kept is None else kept
+        return query.astype(np.float32, copy=False)
 
     def search(self, query: FloatArray, page: Page, *, leave_out: int | None = None) -> Found:
         """Find the images most like a query (D,); `leave_out` is the place of the query itself."""
