@@ -30,23 +30,14 @@ FORMAT_VERSION = 2
 
 @dataclass(frozen=True, slots=True, eq=False)
 class CodedImages:
-    """N coded images.
+    """N coded images."""
 
-    Attributes:
-        codes: (N, M) uint8.
-        embeddings: (N, D) float16; None in files of version 0.1.0.
-        ids: N unique names.
-        labels: N classes.
-        paths: The file of each image; None for one that comes from no file.
-        fingerprint: Of the model that made the codes.
-    """
-
-    codes: CodeArray
-    embeddings: NDArray[np.float16] | None
-    ids: tuple[str, ...]
+    codes: CodeArray  # (N, M) uint8
+    embeddings: NDArray[np.float16] | None  # (N, D); None in files of version 0.1.0
+    ids: tuple[str, ...]  # unique
     labels: tuple[str, ...]
-    paths: tuple[str | None, ...]
-    fingerprint: str
+    paths: tuple[str | None, ...]  # None for an image that comes from no file
+    fingerprint: str  # of the model that made the codes
 
 
 def write_coded(
@@ -59,12 +50,7 @@ def write_coded(
 ) -> None:
     """Write the file in one atomic step, and remove those of version 0.1.0.
 
-    Args:
-        folder: Of the evaluation.
-        images: N images.
-        codes: (N, M) uint8, in the same order.
-        embeddings: (N, D) float32.
-        fingerprint: Of the model.
+    Takes N images, their codes (N, M) uint8 and embeddings (N, D) float32.
     """
     files = (images.path(row) for row in range(len(images)))
     rows = {
@@ -83,11 +69,7 @@ def write_coded(
 
 
 def read_coded(folder: Path, *, remedy: str) -> CodedImages:
-    """Read what an evaluation wrote.
-
-    Args:
-        folder: Of the evaluation.
-        remedy: The command that makes it anew, for the messages.
+    """Read what an evaluation wrote; messages end with `remedy`, which makes it anew.
 
     Raises:
         NotTrainedError: If there is no evaluation.

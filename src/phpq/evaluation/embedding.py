@@ -44,12 +44,7 @@ class EmbeddedImages:
 def embed_readable(
     model: Model, images: LabelledImages, *, progress: Progress | None = None
 ) -> EmbeddedImages:
-    """Embed every image that can be read, and name the others.
-
-    Args:
-        model: Gives the network, and the rule for bad images (`data.on_bad_image`).
-        images: N images.
-        progress: Called with ("embedding <set>", images done, images in all).
+    """Embed every image that can be read, and name the others; `data.on_bad_image` is the rule.
 
     Raises:
         DataError: If an image is bad and the rule is "refuse", or if none can be read.
@@ -84,13 +79,7 @@ def embed_readable(
 def find_bad_images(
     images: LabelledImages, config: DataConfig, *, progress: Progress | None = None
 ) -> tuple[SkippedImage, ...]:
-    """Decode every image and return those that cannot be read, with the reason.
-
-    Args:
-        images: N images.
-        config: Gives the pixel limit.
-        progress: Called with ("reading <set>", images done, images in all).
-    """
+    """Decode every image and return those that cannot be read, with the reason."""
     found: list[SkippedImage] = []
     done = 0
     for rows, _, bad in _decoded_blocks(images, config):

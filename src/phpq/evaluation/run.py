@@ -9,7 +9,7 @@ argument, so that this module needs no torch.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -45,43 +45,27 @@ SHOWN_HITS = 10
 
 @dataclass(frozen=True, slots=True)
 class Evaluation:
-    """What a model achieves on a data set.
+    """What a model achieves on a data set."""
 
-    Attributes:
-        dataset: Name of the data set.
-        source: What opens it again; may be empty.
-        held_out: > 0: the queries are that many images a class of the training split, as in the
-            run's training, and the test split was not looked at.
-        bits: Of a code.
-        settings: The model's resolved config, as plain data.
-        epochs_trained: Epochs that the model has learned.
-        fingerprint: Of its weights.
-        codes: Search over the learned codes.
-        float_search: Exhaustive search over the same embeddings.
-        pq: A product quantizer of as many bits, fitted to the same embeddings; None where
-            faiss, which fits it, is not installed.
-        timing: 1,000 queries by codes and by float search.
-        epochs: MAP of the run's last and best epoch; None without a run.
-        skipped: Images that could not be read.
-        folder: Where the files are; None if none were written.
-        lossless: The codes hold all that the embeddings hold, as those of hashing methods do:
-            float search and post-hoc PQ only say the same again.
-    """
-
-    dataset: str
-    source: str
+    dataset: str  # its name
+    source: str  # what opens it again; may be empty
+    # > 0: the queries are that many images per class of the training split, as in the run's
+    # training, and the test split was not looked at.
     held_out: int
-    bits: int
-    settings: dict[str, dict[str, Any]]
-    epochs_trained: int
-    fingerprint: str
-    codes: RetrievalScores
-    float_search: RetrievalScores
+    bits: int  # of a code
+    settings: dict[str, dict[str, Any]]  # the model's resolved config, as plain data
+    epochs_trained: int  # that the model has learned
+    fingerprint: str  # of its weights
+    codes: RetrievalScores  # search over the learned codes
+    float_search: RetrievalScores  # exhaustive search over the same embeddings
+    # A product quantizer of as many bits, fitted to the same embeddings; None without faiss.
     pq: RetrievalScores | None
-    timing: SearchTiming
-    epochs: EpochScores | None
-    skipped: tuple[SkippedImage, ...]
-    folder: Path | None = None
+    timing: SearchTiming  # 1,000 queries by codes and by float search
+    epochs: EpochScores | None  # MAP of the run's last and best epoch; None without a run
+    skipped: tuple[SkippedImage, ...]  # images that could not be read
+    folder: Path | None = None  # where the files are; None if none were written
+    # The codes hold all that the embeddings hold, as those of hashing methods do: float search and
+    # post-hoc PQ only say the same again.
     lossless: bool = False
 
     @property
@@ -124,7 +108,7 @@ class Evaluation:
             },
             "timing": self.timing.to_dict(),
             "epochs": None if self.epochs is None else self.epochs.to_dict(),
-            "skipped": [{"id": image.id, "reason": image.reason} for image in self.skipped],
+            "skipped": [asdict(image) for image in self.skipped],
             "model": {
                 "fingerprint": self.fingerprint,
                 "epochs_trained": self.epochs_trained,
@@ -144,14 +128,9 @@ def evaluate_model(
     """Measure a model: the test split asks, the training split is the gallery.
 
     A model that was trained with held-out queries is measured on those again when it meets its own
-    data set, so that settings can be compared without a look at the test split.
-
-    Args:
-        model: Trained.
-        dataset: Any labelled images; their classes need not be those that it learned.
-        out: Folder for the files; made if need be. None writes nothing.
-        epochs: Of the run, to be shown beside.
-        progress: Called with (what is done, images done, images in all).
+    data set, so that settings can be compared without a look at the test split. Classes need not be
+    those that it learned. Files go to the folder `out`; None writes nothing. `epochs` of the run
+    are shown beside.
     """
     if out is not None:
         _make_folder(out)
@@ -205,27 +184,19 @@ def _measure(
     asking, asked = queries.labelled(), gallery.labelled()
     # Where N exceeds the gallery, P@N says nothing more.
     cutoffs = [n for n in CUTOFFS if n <= len(asked)]
-    return (
-        evaluate_codes(
-            asking,
-            codes,
-            gallery_labels=asked.labels,
-            codebooks=model.codebooks,
-            query_norm=model.query_norm,
-            cutoffs=cutoffs,
-        ),
-        evaluate_float(asking, asked, sub_vectors=parts, cutoffs=cutoffs),
-        evaluate_posthoc_pq(
-            asking,
-            asked,
-            num_codebooks=books,
-            codebook_size=size,
-            sub_vectors=parts,
-            cutoffs=cutoffs,
-        )
-        if find_spec("faiss") is not None
-        else None,
+    by_codes = evaluate_codes(
+        asking,
+        codes,
+        gallery_labels=asked.labels,
+        codebooks=model.codebooks,
+        query_norm=model.query_norm,
+        cutoffs=cutoffs,
     )
+    by_floats = evaluate_float(asking, asked, sub_vectors=parts, cutoffs=cutoffs)
+    if find_spec("faiss") is None:
+        return by_codes, by_floats, None
+    options = {"num_codebooks": books, "codebook_size": size, "sub_vectors": parts}
+    return by_codes, by_floats, evaluate_posthoc_pq(asking, asked, cutoffs=cutoffs, **options)
 
 
 def _draw_top10(
@@ -234,9 +205,7 @@ def _draw_top10(
     """Draw the first hits of a few queries, as a PNG."""
     chosen = spread_queries(queries.images.labels, SHOWN_QUERIES)
     result = CodeIndex(model.codebooks, codes).search(
-        queries.embeddings[chosen],
-        SHOWN_HITS,
-        query_norm=model.query_norm,
+        queries.embeddings[chosen], SHOWN_HITS, query_norm=model.query_norm
     )
     rows = hit_rows(
         result.ids,
