@@ -48,7 +48,7 @@ def test_parts_put_together_are_the_whole(tmp_path: Path, parts: int, compacted:
         for place, name in enumerate(taken):
             assert part.positions_of("id", name).tolist() == [place]
     assert names == expected
-    where = [part.first + part.positions_where("year % 3 = 1") for part in found]
+    where = [part.first + np.flatnonzero(part.mask_where("year % 3 = 1")) for part in found]
     rows = whole.rows[np.concatenate(where)]
     assert np.array_equal(rows, store.rows_where("year % 3 = 1"))
 
@@ -78,9 +78,9 @@ def test_an_empty_part_still_knows_a_bad_expression(tmp_path: Path) -> None:
     store.put([make_record("a")])
     part = find_part(store, 0, 3)
     assert (len(part.rows), part.codes().shape) == (0, (0, 3))
-    assert not len(part.positions_where("id = 'a'"))
+    assert not len(part.mask_where("id = 'a'"))
     with pytest.raises(ConfigError, match="colour"):
-        part.positions_where("colour = 'red'")
+        part.mask_where("colour = 'red'")
 
 
 def test_damage_is_found(tmp_path: Path) -> None:

@@ -70,13 +70,11 @@ def _print(evaluation: Evaluation, run: Path) -> None:
 
 def _facts(evaluation: Evaluation, run: Path) -> list[tuple[str, str]]:
     codes, timing, epochs = evaluation.codes, evaluation.timing, evaluation.epochs
+    by_codes, by_floats = 1000 * timing.code_seconds, 1000 * timing.float_seconds
+    speed = f"{by_codes:.1f} ms; float search {by_floats:.1f} ms ({timing.ratio:.1f} x)"
     rows = [
         ("asked", f"{codes.queries:,} queries, a gallery of {codes.gallery:,} images"),
-        (
-            "speed",
-            f"{timing.queries:,} queries in {1000 * timing.code_seconds:.1f} ms; "
-            f"float search {1000 * timing.float_seconds:.1f} ms ({timing.ratio:.1f} x)",
-        ),
+        ("speed", f"{timing.queries:,} queries in {speed}"),
     ]
     lowest, highest = (f"{value:.2f}" for value in codes.map_range_percent)
     if lowest != highest:
@@ -84,13 +82,9 @@ def _facts(evaluation: Evaluation, run: Path) -> list[tuple[str, str]]:
     if evaluation.held_out:
         rows.append(("queries", f"{evaluation.held_out} per class, held out of the training split"))
     if epochs is not None:
-        rows.append(
-            (
-                "run",
-                f"MAP {epochs.last.map:.2f} after the last epoch ({epochs.last.epoch}); "
-                f"best {epochs.best.map:.2f} (epoch {epochs.best.epoch})",
-            )
-        )
+        last, best = epochs.last, epochs.best
+        last_map = f"MAP {last.map:.2f} after the last epoch ({last.epoch})"
+        rows.append(("run", f"{last_map}; best {best.map:.2f} (epoch {best.epoch})"))
     if evaluation.pq is None:
         rows.append(("skipped", "post-hoc PQ: faiss, which fits it, is not installed"))
     if find_spec("matplotlib") is None:

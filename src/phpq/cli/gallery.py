@@ -36,16 +36,13 @@ def show_gallery(folder: Path, *, as_json: bool) -> None:
         print_json(content)
         return
     columns = [f"{name} ({kind})" for name, kind in content["metadata"].items()]
+    codes = f"{content['bits']} bits, {content['distinct_codes']:,} distinct"
     size, files = readable_bytes(content["disk_bytes"]), plural(content["files"], "data file")
     rows = [
         ("gallery", content["gallery"]),
         ("images", f"{content['images']:,} ({content['unlabelled']:,} without a label)"),
         ("labels", f"{content['labels']:,}"),
-        (
-            "codes",
-            f"{content['bits']} bits, {content['distinct_codes']:,} distinct, "
-            f"{readable_bytes(content['code_bytes'])}",
-        ),
+        ("codes", f"{codes}, {readable_bytes(content['code_bytes'])}"),
         ("filters", ", ".join(["id (string)", "uri (string)", "label (string)", *columns])),
         ("embeddings", "kept, for --rerank" if content["embeddings"] else "not kept"),
         ("disk", f"{size} in {files}"),

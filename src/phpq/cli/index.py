@@ -63,9 +63,14 @@ def index(
     # The GPUs are for the actors.
     here = device if ray is None else "cpu"
     opened = _open(gallery, source, model, keep_embeddings=keep_embeddings, device=here)
+    cluster: AbstractContextManager[Engine | None] = nullcontext()
+    if ray is not None:
+        from phpq.cluster.encoding import ray_engine
+
+        cluster = ray_engine(gallery, ray, device=device)
     write = opened.upsert if replace else opened.add
     try:
-        with _engine(gallery, ray, device) as engine, progress_bars() as progress:
+        with cluster as engine, progress_bars() as progress:
             report = write(
                 source, prefix=prefix, batch_size=batch_size, progress=progress, engine=engine
             )
@@ -79,16 +84,6 @@ def index(
         print_json({"gallery": str(gallery)} | content)
     else:
         _print(opened, report, deleted, time.monotonic() - start)
-
-
-def _engine(
-    folder: Path, address: str | None, device: str
-) -> AbstractContextManager[Engine | None]:
-    if address is None:
-        return nullcontext()
-    from phpq.cluster.encoding import ray_engine
-
-    return ray_engine(folder, address, device=device)
 
 
 def _open(
@@ -142,14 +137,10 @@ def _print(gallery: Gallery, report: AddReport, deleted: int, seconds: float) ->
     )
     shown = [f"{count:,} {name}" for count, name in changes if count]
     info = gallery.info()
-    folder = shlex.quote(str(gallery.path))
+    size = f"{info['bits']} bits each: {readable_bytes(info['code_bytes'])} of codes"
     rows = [
         ("indexed", f"{', '.join(shown) or 'nothing'}, in {seconds:.1f} s"),
-        (
-            "gallery",
-            f"{info['images']:,} images, {info['labels']:,} labels, {info['bits']} bits each: "
-            f"{readable_bytes(info['code_bytes'])} of codes",
-        ),
-        ("next", f"phpq search {folder} PHOTO"),
+        ("gallery", f"{info['images']:,} images, {info['labels']:,} labels, {size}"),
+        ("next", f"phpq search {shlex.quote(str(gallery.path))} PHOTO"),
     ]
     print_facts(rows)

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+from numpy.typing import NDArray
 
 from phpq.codes import CodeArray, IntArray
 from phpq.gallery.folder import damage_named
@@ -59,15 +60,16 @@ class StoredPart:
             found.append(places[equal.to_numpy()])
         return np.sort(np.concatenate(found))
 
-    def positions_where(self, where: str) -> IntArray:
-        """Return the positions in the part, ascending, for which an expression is true."""
-        if not len(self.rows):  # whether the expression can be used is still to be said
-            self.store.rows_where(where, fragments=self.store.dataset.get_fragments()[:1])
-            return np.empty(0, np.int64)
-        rows = self.store.rows_where(where, fragments=self.fragments)
-        inside = rows[(rows >= self.rows[0]) & (rows <= self.rows[-1])]
-        positions: IntArray = np.searchsorted(self.rows, inside)
-        return positions
+    def mask_where(self, where: str) -> NDArray[np.bool_]:
+        """Return (n,) bool: the rows for which an expression is true."""
+        # Where there are none, whether the expression can be used is still to be said.
+        fragments = self.fragments or self.store.dataset.get_fragments()[:1]
+        rows = self.store.rows_where(where, fragments=fragments)
+        mask = np.zeros(len(self.rows), np.bool_)
+        if len(mask):
+            inside = rows[(rows >= self.rows[0]) & (rows <= self.rows[-1])]
+            mask[np.searchsorted(self.rows, inside)] = True
+        return mask
 
     def _scan(self, columns: list[str]) -> Iterator[tuple[IntArray, Any]]:
         """Yield positions in the part and Arrow tables of these rows."""

@@ -10,6 +10,7 @@ import threading
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, NamedTuple, Protocol, TypeVar
 
 import numpy as np
@@ -119,10 +120,8 @@ class Shard:
         self._index = CodeIndex(codebooks, self._part.codes())
         self._names: dict[str, Names] = {}
         self._prepared = False
-        self._labels: tuple[tuple[str, ...], NDArray[np.int32]] | None = None
-        self._facts: ShardFacts | None = None
         self._masks = Recent(_MASKS)
-        self._lock = threading.RLock()
+        self._lock = threading.Lock()
 
     def __len__(self) -> int:
         return len(self._part.rows)
@@ -156,15 +155,19 @@ class Shard:
 
     def facts(self) -> ShardFacts:
         """Count labels and codewords."""
-        with self._lock:
-            if self._facts is None:
-                names, label_of = self._numbered()
-                counts = np.bincount(label_of + 1, minlength=len(names) + 1)[1:]
-                size = self._index.codebooks.codebook_size
-                columns = self._index.codes().T
-                usage = np.stack([np.bincount(column, minlength=size) for column in columns])
-                self._facts = ShardFacts(names, counts, usage.astype(np.int64))
-            return self._facts
+        return self._facts
+
+    @cached_property
+    def _facts(self) -> ShardFacts:
+        names, label_of = self._labels
+        counts = np.bincount(label_of + 1, minlength=len(names) + 1)[1:]
+        size, columns = self._index.codebooks.codebook_size, self._index.codes().T
+        usage = np.stack([np.bincount(column, minlength=size) for column in columns])
+        return ShardFacts(names, counts, usage.astype(np.int64))
+
+    @cached_property
+    def _labels(self) -> tuple[tuple[str, ...], NDArray[np.int32]]:
+        return number_labels(self._part)
 
     def candidates(self, column: str, text: str) -> Located:
         """Return the rows, ascending, that hold a text in the column "id" or "uri".
@@ -190,7 +193,7 @@ class Shard:
     def memory_bytes(self) -> int:
         """Return the memory of index, names, labels and row numbers; kept filters come on top."""
         offsets = 0 if self._part.offsets is None else self._part.offsets.nbytes
-        labels = 0 if self._labels is None else self._labels[1].nbytes
+        labels = self._labels[1].nbytes if "_labels" in vars(self) else 0
         names = sum(names.memory_bytes() for names in self._names.values())
         return int(self._index.memory_bytes() + self._part.rows.nbytes + offsets + labels + names)
 
@@ -202,29 +205,18 @@ class Shard:
             return Located(places, places)
         return Located(places, np.where(rows >= 0, offsets[rows], -1))
 
-    def _numbered(self) -> tuple[tuple[str, ...], NDArray[np.int32]]:
-        with self._lock:
-            if self._labels is None:
-                self._labels = number_labels(self._part)
-            return self._labels
-
     def _allowed(self, query: Search) -> BoolArray | None:
         """Return (rows,) bool; None if every row passes."""
         mask, where = None, query.where
         if where is not None:
-            mask = self._masks.get(where, lambda: self._where(where))
+            mask = self._masks.get(where, lambda: self._part.mask_where(where))
         if not query.labels:
             return mask
-        names, label_of = self._numbered()
+        names, label_of = self._labels
         wanted = set(query.labels)
         numbers = [number for number, name in enumerate(names) if name in wanted]
         labelled: BoolArray = np.isin(label_of, np.asarray(numbers, np.int32))
         return labelled if mask is None else mask & labelled
-
-    def _where(self, where: str) -> BoolArray:
-        mask = np.zeros(len(self), np.bool_)
-        mask[self._part.positions_where(where)] = True
-        return mask
 
 
 class Names:
@@ -242,8 +234,7 @@ class Names:
     def candidates(self, text: str) -> IntArray:
         """Return the positions in the part, ascending, that may hold `text`."""
         wanted = np.int64(hash(text))
-        first = np.searchsorted(self._hashes, wanted, side="left")
-        last = np.searchsorted(self._hashes, wanted, side="right")
+        first, last = (np.searchsorted(self._hashes, wanted, side) for side in ("left", "right"))
         return self._order[first:last].astype(np.int64)
 
     def memory_bytes(self) -> int:
@@ -328,9 +319,8 @@ class LocalShards:
     def open(self, store: GalleryStore, codebooks: Codebooks) -> LocalParts:
         """Load the shards at the version of a store."""
         shards = [Shard(store, codebooks, number, self._count) for number in range(self._count)]
-        for shard in shards:
-            if self._prepare:
-                shard.prepare()
+        for shard in shards if self._prepare else ():
+            shard.prepare()
         return LocalParts(shards)
 
     def report_to(self, events: ShardEvents) -> None:

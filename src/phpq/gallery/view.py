@@ -181,8 +181,9 @@ class GalleryView:
     def query_of(self, record: Record) -> FloatArray:
         """Return what an image is compared by, (D,) float32: its embedding if kept, or its code."""
         kept = record.embedding
-        query: FloatArray = self.codebooks.decode(record.code[None])[0] if kept is None else kept
-        return query.astype(np.float32, copy=False)
+        vector = self.codebooks.decode(record.code[None])[0] if kept is None else kept
+        query: FloatArray = vector.astype(np.float32, copy=False)
+        return query
 
     def search(self, query: FloatArray, page: Page, *, leave_out: int | None = None) -> Found:
         """Find the images most like a query (D,); `leave_out` is the place of the query itself."""
