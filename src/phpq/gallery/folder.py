@@ -7,12 +7,11 @@ kill, and readers never wait.
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import json
 import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, fields
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -55,7 +54,7 @@ class Manifest:
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain data for JSON."""
-        return dataclasses.asdict(self) | {"bits": self.bits}
+        return asdict(self) | {"bits": self.bits}
 
 
 def new_manifest(
@@ -113,9 +112,8 @@ def parse_manifest(content: Mapping[str, Any], folder: Path) -> Manifest:
             f"({__version__}) reads {FORMAT_VERSION}. Update phpq, or index the images again; if "
             f"the file is damaged: phpq gallery verify --repair {folder}"
         )
-    known = {field.name for field in dataclasses.fields(Manifest)}
     try:
-        manifest = Manifest(**{key: content[key] for key in known})
+        manifest = Manifest(**{each.name: content[each.name] for each in fields(Manifest)})
         good = (
             version == FORMAT_VERSION
             and isinstance(manifest.model_fingerprint, str)

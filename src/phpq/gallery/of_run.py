@@ -58,12 +58,7 @@ def load_model(folder: Path, device: str) -> Model:
 
 
 def open_store(folder: Path, model: Model) -> GalleryStore:
-    """Open a gallery, or the gallery of an evaluated run, whose codes are those of a model.
-
-    Raises:
-        NotTrainedError: If the run was not evaluated yet.
-        FormatError: If the codes are those of another model.
-    """
+    """Open a gallery, or the gallery of an evaluated run, whose codes are those of a model."""
     own = is_run(folder)
     if own:
         gather_run(folder, model)

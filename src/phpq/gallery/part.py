@@ -56,8 +56,7 @@ class StoredPart:
         """Return the positions in the part, ascending, where a text column holds `text`."""
         found = [np.empty(0, np.int64)]
         for places, table in self._scan(["row", column]):
-            equal = pc.fill_null(pc.equal(table.column(column), text), False)
-            found.append(places[equal.to_numpy()])
+            found.append(places[pc.fill_null(pc.equal(table[column], text), False).to_numpy()])
         return np.sort(np.concatenate(found))
 
     def mask_where(self, where: str) -> NDArray[np.bool_]:

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-CELL_GROUPS = 512  # cells cost K * K words per book: below this many entries a scan is as fast
+# Cells cost K * K words per book: below so many entries, or 8 times as many rows, a scan is as fast.
+CELL_GROUPS = 512
 _WORD = 4  # bytes of a row number, a place and an entry of a list
 
 
@@ -36,7 +37,7 @@ def part_layout(
     room = int(rows * (1.5 * num_codebooks + 7)) - used
     pairs = (num_codebooks + 1) // 2
     books = pairs if room >= _WORD * entries * (pairs - 1) else 1
-    if entries < CELL_GROUPS:
+    if entries < CELL_GROUPS or rows <= 8 * CELL_GROUPS:
         books = 0
     used += _WORD * books * (codebook_size**2 + 1) + _WORD * max(0, books - 1) * entries
     return PartLayout(entries, grouped, books, used)
