@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-# Cells cost K * K words per book: below so many entries, or 8 times as many rows, a scan is as fast.
+# Cells cost K * K words per book: below so many entries, or 8 times the rows, a scan is as fast.
 CELL_GROUPS = 512
 _WORD = 4  # bytes of a row number, a place and an entry of a list
 
