@@ -30,9 +30,8 @@ from scipy.spatial import ConvexHull
 from scipy.stats import rankdata
 
 from phpq.codes import CodeArray, FloatArray, score_codes
-from phpq.data import Dataset, LabelledImages, decode_square
+from phpq.data import Dataset, LabelledImages, decode_square, mark_mask
 from phpq.data.augment import Views
-from phpq.data.synthetic import mark_mask
 from phpq.demo.recipe import FULL
 from phpq.explain.alignment import cell_offsets
 from phpq.explain.heatmap import Evidence, fuse_levels, match_evidence

@@ -8,8 +8,7 @@ import pytest
 from pyarrow import parquet
 
 from phpq.data import Dataset
-from phpq.data.origins import TableCell
-from phpq.data.places import Place
+from phpq.data.places import Place, TableCell
 from phpq.data.table import count_rows, is_table, open_table, table_rows
 from phpq.errors import DataError, FormatError
 from picture_files import write_classes

@@ -14,9 +14,10 @@ from torch import Tensor, nn
 from phpq.binary_codes import sign_codebooks
 from phpq.codes import CodeArray, Codebooks, FloatArray, score_codes
 from phpq.config import DataConfig
-from phpq.data import Dataset, LabelledImages, decode_square
+from phpq.data import Dataset, LabelledImages, decode_square, mark_mask
 from phpq.data.augment import Views
-from phpq.data.synthetic import PlumageReader, draw_species, mark_mask
+from phpq.data.synthetic.plumage import PlumageReader
+from phpq.data.synthetic.species import draw_species
 from phpq.errors import ShapeError
 from phpq.explain import codebook_shares, heat_map, heat_note, overlay_png
 from phpq.explain.heatmap import fit_within, fuse_levels, match_evidence, view_box

@@ -13,7 +13,7 @@ import pytest
 from PIL import Image
 
 from made_up_galleries import FakeModel, make_store
-from phpq.data.origins import Origin, RemoteFile, content_hash
+from phpq.data.places import Origin, RemoteFile, content_hash
 from phpq.errors import BadImageError, DataError
 from phpq.gallery import AddReport, GalleryStore, ingest
 from phpq.gallery.ingest import Encoded, Ingest, encode_again, encode_items

@@ -11,7 +11,7 @@ import pytest
 from PIL import Image
 from pyarrow import parquet
 
-from phpq.data.origins import TableCell
+from phpq.data.places import TableCell
 from phpq.errors import DataError, FormatError
 from phpq.gallery.sources import count_items, first_item, read_items
 from picture_files import plain_images, write_image

@@ -13,7 +13,7 @@ from phpq.data.decode import (
 from phpq.data.download import download
 from phpq.data.images import Dataset, ImageReader, LabelledImages, hold_out
 from phpq.data.sources import data_home, open_dataset
-from phpq.data.synthetic import mark_mask, plumage, write_plumage
+from phpq.data.synthetic.plumage import mark_mask, plumage, write_plumage
 
 __all__ = [
     "Dataset",

@@ -1,27 +1,29 @@
 """Image files in, uint8 squares out; an image that cannot be read is named with the reason.
 
 `read_image` and `decode_square` take one image, `decode_squares` and `decode_all` a whole set.
+`read_ahead` is how every stage decodes: training, embedding, evaluation and indexing.
 """
 
 from __future__ import annotations
 
 import io
+import os
 import threading
-from collections.abc import Callable, Generator, Iterator
+from collections import deque
+from collections.abc import Callable, Generator, Iterable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import BinaryIO, Literal
+from typing import BinaryIO, Literal, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 from PIL import Image, ImageOps, UnidentifiedImageError
 
 from phpq.config import DataConfig
-from phpq.data.ahead import read_ahead
-from phpq.data.images import LabelledImages
+from phpq.data.images import LabelledImages, named
 from phpq.data.pixel_cache import StoredPixels, find_entry
-from phpq.data.split import named
 from phpq.errors import BadImageError, DataError
 
 MAX_PIXELS = DataConfig().max_pixels
@@ -33,6 +35,8 @@ IMAGE_EXTENSIONS = frozenset(f".{extension}" for extension in _EXTENSIONS.split(
 # no mark of its own and comes last.
 FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF", "AVIF", "JPEG2000", "PPM", "TGA")
 
+Item = TypeVar("Item")
+Result = TypeVar("Result")
 _AHEAD = 256  # images of a set that are decoded before they are asked for
 
 # Pillow's pixel limit is a module global; the lock keeps two of our threads from restoring it
@@ -59,7 +63,7 @@ class FileReader:
 def read_image(
     source: Path | bytes, *, name: str | None = None, max_pixels: int = MAX_PIXELS, draft: int = 0
 ) -> Image.Image:
-    """Decode one image of any mode in one of `FORMATS`.
+    """Decode one image of any mode in one of `FORMATS` to mode RGB, or raise a `BadImageError`.
 
     The EXIF orientation is applied, transparency is laid over white, 16-bit and float images are
     scaled to 8 bits, and the first frame of an animation is taken.
@@ -70,12 +74,6 @@ def read_image(
         max_pixels: An image with more is refused from its header, before it is decoded.
         draft: > 0: a JPEG may be decoded at a reduced size, as long as both sides keep at least
             this many pixels.
-
-    Returns:
-        An image in mode RGB.
-
-    Raises:
-        BadImageError: If it is missing, empty, truncated, too large or not an image.
     """
     name = name or (str(source) if isinstance(source, Path) else "uploaded image")
     with _open_bytes(source, name) as stream:
@@ -101,17 +99,9 @@ def to_square(
 def decode_square(
     source: Path | bytes | Image.Image, config: DataConfig, *, name: str | None = None
 ) -> NDArray[np.uint8]:
-    """Turn one image into the square that is stored and encoded.
+    """Turn one image into the square that is stored and encoded: (3, S, S) uint8.
 
     A gallery image and a query go through this same function, so equal files give equal pixels.
-
-    Args:
-        source: A file, the bytes of one, or an opened image.
-        config: Gives the size S, the fit and the pixel limit.
-        name: What an error calls it.
-
-    Returns:
-        (3, S, S) uint8.
     """
     if isinstance(source, Image.Image):
         image = _to_rgb(source)
@@ -145,11 +135,7 @@ class DecodedImages:
 def decode_squares(
     images: LabelledImages, config: DataConfig, *, ahead: int = _AHEAD, workers: int = 0
 ) -> Generator[NDArray[np.uint8] | str, None, None]:
-    """Decode a set in threads and in flat memory.
-
-    Yields:
-        For each image in order its (3, S, S) uint8 square, or why it cannot be read.
-    """
+    """Decode a set in threads; yields each (3, S, S) uint8 square, or why it cannot be read."""
 
     def decode(row: int) -> NDArray[np.uint8] | str:
         try:
@@ -169,22 +155,15 @@ def decode_all(
     progress: Callable[[int, int], None] | None = None,
     cache: Path | None = None,
 ) -> DecodedImages:
-    """Decode a set of images to squares, in parallel.
+    """Decode a set of images to squares, in parallel; unreadable ones are left out or refused.
 
     Args:
-        images: N images.
-        config: Gives the size S, the fit, the pixel limit and what to do with a bad image.
+        images: In the order of the result.
+        config: Gives the size, the fit, the pixel limit and what to do with a bad image.
         workers: Threads; 0 is one per core.
         progress: Called with (images done, images in all).
         cache: A folder that keeps the pixels for the next time. A cache that is stale or damaged
             is made anew. Images that do not come from files are not cached.
-
-    Returns:
-        The pixels in the order of `images`, with the unreadable ones left out.
-
-    Raises:
-        DataError: If an image is bad and `config.on_bad_image` is "refuse", or if leaving out the
-            bad ones empties a class.
     """
     entry = find_entry(cache, images, config) if cache is not None else None
     stored = entry.load() if entry else None
@@ -361,3 +340,30 @@ def _damaged(name: str, error: Exception) -> BadImageError:
 
 def _bad(name: str, reason: str) -> BadImageError:
     return BadImageError(f"Cannot read the image {name!r}: {reason}.")
+
+
+def read_ahead(
+    items: Iterable[Item], work: Callable[[Item], Result], *, ahead: int, workers: int = 0
+) -> Generator[Result, None, None]:
+    """Yield `work(item)` for every item, in order and in flat memory.
+
+    An error of `work` is raised where its result would have been yielded. When the generator is
+    closed, work that has not begun is dropped, and the threads end.
+
+    Args:
+        items: Any number; taken one by one, by the thread that asks for results.
+        work: Run in threads (Pillow decodes outside the interpreter lock).
+        ahead: Items that are taken before their results are asked for, at least 1.
+        workers: Threads; 0 is one per core.
+    """
+    waiting: deque[Future[Result]] = deque()
+    with ThreadPoolExecutor(workers or os.cpu_count() or 1) as pool:
+        try:
+            for item in items:
+                if len(waiting) >= ahead:
+                    yield waiting.popleft().result()
+                waiting.append(pool.submit(work, item))
+            while waiting:
+                yield waiting.popleft().result()
+        finally:
+            pool.shutdown(wait=False, cancel_futures=True)

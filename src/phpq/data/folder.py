@@ -14,8 +14,7 @@ from pathlib import Path
 import numpy as np
 
 from phpq.data.decode import IMAGE_EXTENSIONS, FileReader
-from phpq.data.images import Dataset, LabelledImages, split_by_hash
-from phpq.data.split import named
+from phpq.data.images import Dataset, LabelledImages, named, split_by_hash
 from phpq.errors import DataError
 
 HIDDEN = (".", "__MACOSX")  # how the names begin of what is left out
@@ -26,27 +25,20 @@ LAYOUT = "Put the images of each class in a folder of their own: FOLDER/<class>/
 def open_folder(root: Path, *, seed: int = 0) -> Dataset:
     """Open a folder of class folders, with or without splits; the seed draws a missing split.
 
-    Returns:
-        A data set whose ids are paths relative to `root` and whose classes are in natural order.
-
-    Raises:
-        DataError: If the folder is missing, has no images, one class or an empty class, or if its
-            two splits have different classes.
+    Ids are paths relative to `root`; classes are in natural order.
     """
     if not root.is_dir():
         seen = "is a file, not a folder" if root.exists() else "does not exist"
         raise DataError(f"The data folder {str(root)!r} {seen}. {LAYOUT}.")
     name = root.resolve().name or "images"
     splits = _find_splits(root)
-    if splits:
-        train, test = (_list_classes(root, folder) for folder in splits)
-        return Dataset(
-            name,
-            train=_labelled(f"{name}/train", root, train),
-            test=_labelled(f"{name}/test", root, test),
-        )
-    everything = _labelled(name, root, _list_classes(root, root))
-    return split_by_hash(everything, seed=seed)
+    if not splits:
+        return split_by_hash(_labelled(name, root, root), seed=seed)
+    train, test = (
+        _labelled(f"{name}/{split}", root, folder)
+        for split, folder in zip(("train", "test"), splits, strict=True)
+    )
+    return Dataset(name, train=train, test=test)
 
 
 def natural_key(text: str) -> tuple[list[tuple[int, int, str]], str]:
@@ -71,14 +63,19 @@ def _find_splits(root: Path) -> tuple[Path, Path] | None:
     return None
 
 
-def _list_classes(root: Path, folder: Path) -> dict[str, list[str]]:
-    """Map each class name to the paths of its images relative to `root`."""
+def _labelled(name: str, root: Path, folder: Path) -> LabelledImages:
+    """List the images of class folders in `folder`; their ids are paths relative to `root`."""
     classes = sorted(_subfolders(folder), key=lambda child: natural_key(child.name))
     if not classes:
         loose = sum(1 for child in folder.iterdir() if _is_image(child.name))
         seen = f"has {loose} images but no class folders" if loose else "has no class folders"
         raise DataError(f"The data folder {str(folder)!r} {seen}. {LAYOUT}.")
-    found = {child.name: _list_images(root, child) for child in classes}
+    found = {
+        child.name: sorted(
+            (file.relative_to(root).as_posix() for file in walk_images(child)), key=natural_key
+        )
+        for child in classes
+    }
     empty = [name for name, files in found.items() if not files]
     known = " ".join(sorted(IMAGE_EXTENSIONS))
     if len(empty) == len(found):
@@ -90,7 +87,9 @@ def _list_classes(root: Path, folder: Path) -> dict[str, list[str]]:
             f"{str(folder)!r} has {named(empty, 'class')} without images. Add images or remove the "
             f"folders. Known types: {known}."
         )
-    return found
+    ids = tuple(file for files in found.values() for file in files)
+    labels = np.repeat(np.arange(len(found)), [len(files) for files in found.values()])
+    return LabelledImages(name, ids, labels, tuple(found), FileReader(root, ids))
 
 
 def walk_images(root: Path) -> Iterator[Path]:
@@ -108,17 +107,6 @@ def walk_images(root: Path) -> Iterator[Path]:
         yield from (
             Path(parent) / name for name in sorted(filter(_is_image, files), key=natural_key)
         )
-
-
-def _list_images(root: Path, folder: Path) -> list[str]:
-    found = (file.relative_to(root).as_posix() for file in walk_images(folder))
-    return sorted(found, key=natural_key)
-
-
-def _labelled(name: str, root: Path, classes: dict[str, list[str]]) -> LabelledImages:
-    ids = tuple(file for files in classes.values() for file in files)
-    labels = np.repeat(np.arange(len(classes)), [len(files) for files in classes.values()])
-    return LabelledImages(name, ids, labels, tuple(classes), FileReader(root, ids))
 
 
 def _subfolders(folder: Path) -> list[Path]:

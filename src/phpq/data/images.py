@@ -1,13 +1,16 @@
 """Labelled images: what every source yields and what everything downstream reads.
 
 A source (folder, table, benchmark, synthetic plumage) becomes a `Dataset` of two `LabelledImages`,
-each a list of ids and labels with a reader that opens one image at a time.
+each a list of ids and labels with a reader that opens one image at a time. Splits depend on the
+hashes of ids and the seed, never on positions, so a data set that grows keeps its old order: a new
+image moves at most one old one across a border.
 """
 
 from __future__ import annotations
 
+import hashlib
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Protocol
@@ -16,19 +19,16 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from PIL import Image
 
-from phpq.data.split import draw_per_class, named, test_mask
 from phpq.errors import DataError
+
+TEST_SHARE = 0.2  # of a class, where a source has no split
 
 
 class ImageReader(Protocol):
-    """Opens images by position; picklable, since worker processes hold a copy.
-
-    One that reads files also has `path(index) -> Path`.
-    """
+    """Opens images by position; picklable: worker processes hold a copy. May have `path(index)`."""
 
     def read(self, index: int) -> Image.Image:
         """Return image `index` in mode RGB; a `BadImageError` names one that cannot be read."""
-        ...
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -85,11 +85,7 @@ class LabelledImages:
         return index if self.places is None else int(self.places[index])
 
     def subset(self, indices: ArrayLike) -> LabelledImages:
-        """Select images.
-
-        Args:
-            indices: (n,) distinct integer positions, in the order wanted, or an (N,) bool mask.
-        """
+        """Select by (n,) distinct positions, in the order wanted, or by an (N,) bool mask."""
         wanted = np.asarray(indices)
         if wanted.dtype == np.bool_:
             wanted = np.flatnonzero(wanted)
@@ -117,9 +113,19 @@ class Dataset:
     source: str = ""  # what `open_dataset` opens to get the same again; empty if nothing does
 
     def __post_init__(self) -> None:
-        if self.train.class_names != self.test.class_names:
-            raise DataError(_other_classes(self.name, self.train, self.test))
-        names = self.train.class_names
+        names, others = self.train.class_names, self.test.class_names
+        if names != others:
+            sides = {"train": set(names) - set(others), "test": set(others) - set(names)}
+            seen = [
+                f"{named(sorted(only), 'class')} only in {split}"
+                for split, only in sides.items()
+                if only
+            ]
+            raise DataError(
+                f"The splits of {self.name!r} have different classes: "
+                f"{'; '.join(seen) or 'the same names in another order'}. "
+                "Both splits need the same class names."
+            )
         for split, images in (("train", self.train), ("test", self.test)):
             if not len(images):
                 raise DataError(
@@ -151,15 +157,9 @@ class Dataset:
 
 
 def hold_out(dataset: Dataset, per_class: int, *, seed: int) -> Dataset:
-    """Make a data set of the training split alone, for choosing settings without the test split.
+    """Split the training split alone, for choosing settings without the test split.
 
-    Args:
-        dataset: Its test split is left out.
-        per_class: Training images of each class that become the queries.
-        seed: Another seed draws others.
-
-    Returns:
-        A data set whose two splits together are the training split of `dataset`.
+    `per_class` images of each class become the queries; another seed draws others.
     """
     train = dataset.train
     if per_class < 1:
@@ -189,16 +189,50 @@ def split_by_mask(images: LabelledImages, in_test: NDArray[np.bool_]) -> Dataset
     return Dataset(images.name, train=train, test=test)
 
 
-def _other_classes(name: str, train: LabelledImages, test: LabelledImages) -> str:
-    only_train = sorted(set(train.class_names) - set(test.class_names))
-    only_test = sorted(set(test.class_names) - set(train.class_names))
-    seen = [
-        f"{named(only, 'class')} only in {split}"
-        for split, only in (("train", only_train), ("test", only_test))
-        if only
-    ]
-    return (
-        f"The splits of {name!r} have different classes: "
-        f"{'; '.join(seen) or 'the same names in another order'}. "
-        "Both splits need the same class names."
-    )
+def hash_order(ids: Sequence[str], seed: int) -> NDArray[np.int64]:
+    """Return (N,) int64, the positions of N unique ids in the order of their keyed hashes."""
+    key = str(seed).encode()
+
+    def digest(position: int) -> bytes:
+        # A file name need not be valid UTF-8; Python then carries its bytes as surrogates.
+        text = ids[position].encode("utf-8", "surrogateescape")
+        return hashlib.blake2b(text, key=key, digest_size=16).digest()
+
+    return np.array(sorted(range(len(ids)), key=digest), dtype=np.int64)
+
+
+def draw_per_class(
+    ids: Sequence[str], labels: NDArray[np.int64], counts: NDArray[np.int64], *, seed: int
+) -> NDArray[np.bool_]:
+    """Draw `counts[c]` of N images of each class c: (N,) bool, true for the images drawn."""
+    drawn = np.zeros(len(ids), dtype=np.bool_)
+    left = counts.copy()
+    for position in hash_order(ids, seed):
+        if left[labels[position]] > 0:
+            drawn[position] = True
+            left[labels[position]] -= 1
+    return drawn
+
+
+def test_mask(
+    ids: Sequence[str], labels: NDArray[np.int64], class_names: Sequence[str], *, seed: int
+) -> NDArray[np.bool_]:
+    """Choose a fifth of each class, at least one image, as the test split: (N,) bool."""
+    sizes = np.bincount(labels, minlength=len(class_names))
+    lonely = [class_names[c] for c in np.flatnonzero(sizes == 1).tolist()]
+    if lonely:
+        raise DataError(
+            f"No split was given, and {named(lonely, 'class')} with one image only cannot be split "
+            "into train and test. Add images to them, remove them, or give a split yourself "
+            "(folders train/ and test/, or a column 'split')."
+        )
+    counts = np.maximum(1, np.rint(sizes * TEST_SHARE)).astype(np.int64)
+    return draw_per_class(ids, labels, counts, seed=seed)
+
+
+def named(names: Sequence[str], what: str, limit: int = 10) -> str:
+    """Count and list names for a message, at most `limit` of them: "2 classes ('a', 'b')"."""
+    shown = ", ".join(repr(name) for name in names[:limit])
+    more = f", and {len(names) - limit} more" if len(names) > limit else ""
+    plural = {"class": "classes"}.get(what, f"{what}s")
+    return f"{len(names)} {what if len(names) == 1 else plural} ({shown}{more})"

@@ -6,11 +6,10 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
-from phpq.data.cub200 import find_cub200, open_cub200
-from phpq.data.dogs120 import find_dogs120, open_dogs120
+from phpq.data.benchmarks import find_cub200, find_dogs120, open_cub200, open_dogs120
 from phpq.data.folder import open_folder
 from phpq.data.images import Dataset
-from phpq.data.synthetic import open_plumage
+from phpq.data.synthetic.plumage import open_plumage
 from phpq.data.table import TABLE_EXTENSIONS, open_table
 from phpq.errors import DataError
 

@@ -20,10 +20,8 @@ from numpy.typing import NDArray
 
 from phpq.data.decode import FileReader
 from phpq.data.folder import natural_key
-from phpq.data.images import Dataset, LabelledImages, split_by_hash, split_by_mask
-from phpq.data.origins import TableCell, parquet_file
-from phpq.data.places import Place, is_uri, open_place, suffix_of
-from phpq.data.split import named
+from phpq.data.images import Dataset, LabelledImages, named, split_by_hash, split_by_mask
+from phpq.data.places import Place, TableCell, is_uri, open_place, parquet_file, suffix_of
 from phpq.errors import DataError, FormatError, PhpqError
 
 DELIMITERS = {".csv": ",", ".tsv": "\t"}
@@ -37,18 +35,9 @@ _BLOCK = 1024  # rows of a Parquet file or a Lance dataset held at once
 
 
 def open_table(path: Path, *, seed: int = 0) -> Dataset:
-    """Open a table of images as a data set.
+    """Open a `.csv`, `.tsv` or `.parquet` file as a data set of its name.
 
-    Args:
-        path: A `.csv`, `.tsv` or `.parquet` file; its name becomes the name of the data set.
-        seed: Decides the split where the table has none.
-
-    Returns:
-        A data set whose ids are the column `id`, or else the column `path`.
-
-    Raises:
-        DataError: If a column, a value or a file is missing, a split is unknown, or an id repeats.
-        FormatError: If the file cannot be read as what its name says.
+    Ids are the column `id`, or else the column `path`; the seed draws a missing split.
     """
     columns = _read_columns(path)
     for name, values in columns.items():
@@ -81,19 +70,14 @@ def is_table(place: Place) -> bool:
 
 
 def table_rows(place: Place) -> Iterator[dict[str, Any]]:
-    """Yield the rows of a table.
+    """Yield the rows of a table; a `FormatError` if it is not what its name says.
 
-    Args:
-        place: A .csv, .tsv or .parquet file, a Lance dataset, or a .txt file with one path or URI
-            per line. A CSV without a header whose first field is a URI is such a list too.
-
-    Raises:
-        FormatError: If it is not what its name says.
+    It is a .csv, .tsv or .parquet file, a Lance dataset, or a .txt file with one path or URI per
+    line. A CSV without a header whose first field is a URI is such a list too.
     """
-    suffix = suffix_of(place)
-    if suffix in (".parquet", ".lance"):
+    if suffix_of(place) in (".parquet", ".lance"):
         yield from _arrow_rows(place)
-    elif suffix == ".txt" or _is_bare_list(place):
+    elif _is_bare_list(place):
         yield from ({"path": line} for line in _bare_lines(place))
     else:
         yield from _typed_lines(place)
@@ -109,8 +93,7 @@ def count_rows(place: Place) -> int | None:
             return int(parquet_file(place).metadata.num_rows)
     if suffix == ".lance":
         return int(_lance_dataset(place).count_rows())
-    bare = suffix == ".txt" or _is_bare_list(place)
-    return sum(1 for _ in (_bare_lines(place) if bare else _lines(place)))
+    return sum(1 for _ in (_bare_lines(place) if _is_bare_list(place) else _lines(place)))
 
 
 def _read_columns(path: Path) -> dict[str, list[str]]:
@@ -190,7 +173,7 @@ def _lines(place: Place) -> Iterator[dict[str, str]]:
 
 
 def _is_bare_list(place: Place) -> bool:
-    return suffix_of(place) in DELIMITERS and is_uri(next(_bare_lines(place), ""))
+    return suffix_of(place) == ".txt" or is_uri(next(_bare_lines(place), ""))
 
 
 def _bare_lines(place: Place) -> Iterator[str]:

@@ -24,9 +24,8 @@ from numpy.typing import NDArray
 
 from phpq.config import DataConfig
 from phpq.data import SkippedImage, decode_square
-from phpq.data.ahead import read_ahead
-from phpq.data.origins import RemoteFile, TableCell, content_hash, origin_at
-from phpq.data.places import exists
+from phpq.data.decode import read_ahead
+from phpq.data.places import RemoteFile, TableCell, content_hash, exists, origin_at
 from phpq.errors import BadImageError, DataError, FormatError
 from phpq.gallery.records import Record, column_name
 from phpq.gallery.sources import Item, Source, count_items, read_items

@@ -13,8 +13,19 @@ from typing import Any
 from phpq.data import Dataset, LabelledImages, open_dataset
 from phpq.data.decode import IMAGE_EXTENSIONS
 from phpq.data.folder import TEST_FOLDERS, walk_images
-from phpq.data.origins import Origin, RemoteFile, TableCell, origin_at, uri_of
-from phpq.data.places import Place, beside, folders_in, is_uri, suffix_of, walk_uri
+from phpq.data.places import (
+    Origin,
+    Place,
+    RemoteFile,
+    TableCell,
+    beside,
+    folders_in,
+    is_uri,
+    origin_at,
+    suffix_of,
+    uri_of,
+    walk_uri,
+)
 from phpq.data.table import FIXED, count_rows, is_table, table_rows
 from phpq.errors import DataError
 from phpq.gallery.records import Record, column_name

@@ -21,8 +21,8 @@ from torch import Tensor
 from phpq.codes import Codebooks, QueryNorm
 from phpq.config import CONFIG_FILE, DataConfig
 from phpq.data import LabelledImages, decode_square
-from phpq.data.ahead import read_ahead
 from phpq.data.augment import Views
+from phpq.data.decode import read_ahead
 from phpq.errors import ConfigError, FormatError, ShapeError
 from phpq.model.checkpoint import ModelCard, read_card, read_network, write_card, write_weights
 from phpq.model.method import Method

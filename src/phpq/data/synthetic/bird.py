@@ -1,13 +1,108 @@
-"""One bird: marks and posture in, shapes on a canvas and the places of its marks out."""
+"""One bird: marks and posture in, shapes on a canvas and the places of its marks out.
+
+The pen draws smooth shapes. Its unit is about the length of a bird's body; x points to the beak, y
+points down.
+"""
 
 from __future__ import annotations
 
+import math
 import random
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from phpq.data.synthetic.pen import Colour, Pen, Point, arc, ellipse, mix, path, shade, smooth
+from PIL import ImageDraw
+
 from phpq.data.synthetic.species import Marks
+
+Point = tuple[float, float]
+Colour = tuple[int, int, int]
+Matrix = tuple[float, float, float, float, float, float]  # x' = a x + b y + e, y' = c x + d y + f
+
+
+@dataclass(frozen=True, slots=True)
+class Pen:
+    """Draws on a canvas through an affine map."""
+
+    draw: ImageDraw.ImageDraw  # the canvas, several times the size of the final image
+    matrix: Matrix  # from the pen's units to canvas pixels
+
+    @property
+    def scale(self) -> float:
+        """Canvas pixels to the unit."""
+        a, b, c, d, _, _ = self.matrix
+        return math.sqrt(abs(a * d - b * c))
+
+    def turned(self, degrees: float, about: Point) -> Pen:
+        """Return a pen that draws the same shapes turned about a point, as a head is."""
+        cos, sin = math.cos(math.radians(degrees)), math.sin(math.radians(degrees))
+        x, y = about
+        a, b, c, d, _, _ = self.matrix
+        origin = self.place([(x - cos * x + sin * y, y - sin * x - cos * y)])[0]
+        columns = (a * cos + b * sin, b * cos - a * sin, c * cos + d * sin, d * cos - c * sin)
+        return Pen(self.draw, (*columns, *origin))
+
+    def place(self, points: Sequence[Point]) -> list[Point]:
+        """Return the points in canvas pixels."""
+        a, b, c, d, e, f = self.matrix
+        return [(a * x + b * y + e, c * x + d * y + f) for x, y in points]
+
+    def fill(self, points: Sequence[Point], colour: Colour, outline: Colour | None = None) -> None:
+        """Fill a closed shape; an outline is drawn thin."""
+        self.draw.polygon(self.place(points), fill=colour)
+        if outline:
+            self.stroke([*points, points[0], points[1]], outline, 0.022)
+
+    def stroke(self, points: Sequence[Point], colour: Colour, width: float) -> None:
+        """Draw an open line whose width is in units."""
+        pixels = max(1, round(width * self.scale))
+        self.draw.line(self.place(points), fill=colour, width=pixels, joint="curve")
+
+
+def path(text: str) -> list[Point]:
+    """Return the points of a text such as "0.5,-0.1 0.4,0.2"."""
+    return [(float(x), float(y)) for x, y in (pair.split(",") for pair in text.split())]
+
+
+def smooth(points: Sequence[Point], steps: int = 5) -> list[Point]:
+    """Return a closed Catmull-Rom curve through the points, `steps` points per segment."""
+    curve: list[Point] = []
+    for i in range(len(points)):
+        xs, ys = zip(*(points[(i + k - 1) % len(points)] for k in range(4)), strict=True)
+        curve += [(_spline(*xs, k / steps), _spline(*ys, k / steps)) for k in range(steps)]
+    return curve
+
+
+def _spline(p0: float, p1: float, p2: float, p3: float, t: float) -> float:
+    return p1 + 0.5 * t * (
+        p2 - p0 + t * (2 * p0 - 5 * p1 + 4 * p2 - p3 + t * (3 * (p1 - p2) + p3 - p0))
+    )
+
+
+def ellipse(centre: Point, rx: float, ry: float, steps: int = 24) -> list[Point]:
+    """Return the outline of an ellipse."""
+    return arc(centre, rx, ry, 0.0, 360.0 * (steps - 1) / steps, steps)
+
+
+def arc(
+    centre: Point, rx: float, ry: float, start: float, end: float, steps: int = 14
+) -> list[Point]:
+    """Return points of an ellipse from angle `start` to `end` in degrees; 90 is downwards."""
+    angles = (math.radians(start + (end - start) * k / (steps - 1)) for k in range(steps))
+    return [(centre[0] + rx * math.cos(t), centre[1] + ry * math.sin(t)) for t in angles]
+
+
+def mix(one: Colour, other: Colour, share: float) -> Colour:
+    """Return the colour that is `share` of the way from one to the other."""
+    red, green, blue = (round(a + (b - a) * share) for a, b in zip(one, other, strict=True))
+    return red, green, blue
+
+
+def shade(colour: Colour, factor: float) -> Colour:
+    """Return the colour darker (factor below 1) or lighter (above)."""
+    target = (0, 0, 0) if factor < 1 else (255, 255, 255)
+    return mix(colour, target, abs(1 - factor))
+
 
 COLOURS: dict[str, Colour] = {
     "white": (250, 249, 243),
@@ -64,6 +159,11 @@ class Bird:
     belly: Colour
     wear: Mapping[str, float]  # how far each mark has faded into its surroundings, from 0 to 1
 
+    @property
+    def edge(self) -> Colour:
+        """The colour of its outlines."""
+        return shade(self.coat, 0.55)
+
     def ink(self, mark: str, colour: str, ground: Colour) -> Colour:
         """Return the worn colour of a mark on the colour around it."""
         return mix(COLOURS[colour], ground, self.wear[mark])
@@ -79,29 +179,15 @@ class MarkSite:
 
 
 def draw_bird(pen: Pen, marks: Marks, bird: Bird, rng: random.Random) -> list[MarkSite]:
-    """Draw a bird that faces along x.
-
-    Args:
-        pen: Its units are bird units.
-        marks: What the species looks like.
-        bird: What this bird looks like besides.
-        rng: Jitters the streaks of the breast.
-
-    Returns:
-        A site for every mark of `Marks`.
-    """
-    sites = [_draw_tail(pen.turned(bird.tail, TAIL_BASE), marks, bird)]
-    _draw_legs(pen)
-    pen.fill(_BODY, bird.coat, _edge(bird))
+    """Draw a bird that faces along x; returns a site for every mark. `rng` jitters the breast."""
+    tail = _draw_tail(pen.turned(bird.tail, TAIL_BASE), marks, bird)
+    for x in (-0.04, 0.12):  # the legs
+        pen.stroke([(x, 0.40), (x + 0.03, 0.62)], (92, 70, 58), 0.035)
+    pen.fill(_BODY, bird.coat, bird.edge)
     pen.fill(_BELLY, bird.belly)
-    sites.append(_draw_breast(pen, marks, bird, rng))
-    sites.append(_draw_wing(pen.turned(bird.wing, SHOULDER), marks, bird))
-    sites.extend(_draw_head(pen.turned(bird.head, (0.28, -0.25)), marks, bird))
-    return sites
-
-
-def _edge(bird: Bird) -> Colour:
-    return shade(bird.coat, 0.55)
+    breast = _draw_breast(pen, marks, bird, rng)
+    wing = _draw_wing(pen.turned(bird.wing, SHOULDER), marks, bird)
+    return [tail, breast, wing, *_draw_head(pen.turned(bird.head, (0.28, -0.25)), marks, bird)]
 
 
 def _site(pen: Pen, mark: str, marks: Marks, shapes: Sequence[Sequence[Point]]) -> MarkSite:
@@ -109,43 +195,35 @@ def _site(pen: Pen, mark: str, marks: Marks, shapes: Sequence[Sequence[Point]]) 
     return MarkSite(mark, str(getattr(marks, mark)), placed)
 
 
-def _draw_legs(pen: Pen) -> None:
-    for x in (-0.04, 0.12):
-        pen.stroke([(x, 0.40), (x + 0.03, 0.62)], (92, 70, 58), 0.035)
-
-
 def _draw_tail(pen: Pen, marks: Marks, bird: Bird) -> MarkSite:
     dark = shade(bird.coat, 0.72)
-    pen.fill(_taper(TAIL_BASE, TAIL_TIP, 0.0, 1.0, (0.085, 0.125)), dark, _edge(bird))
+    pen.fill(_tail(0.0, 1.0), dark, bird.edge)
     pen.stroke([TAIL_BASE, TAIL_TIP], shade(dark, 0.8), 0.018)
-    band = _taper(TAIL_BASE, TAIL_TIP, 0.72, 0.92, (0.085, 0.125))
+    band = _tail(0.72, 0.92)
     if marks.tail_band != "none":
         pen.fill(band, bird.ink("tail_band", marks.tail_band, dark))
     return _site(pen, "tail_band", marks, [band])
 
 
-def _taper(
-    start: Point, end: Point, first: float, last: float, widths: tuple[float, float]
-) -> list[Point]:
-    """Return the part from `first` to `last` of a strip whose half-width changes evenly."""
-    dx, dy = end[0] - start[0], end[1] - start[1]
+def _tail(first: float, last: float) -> list[Point]:
+    """Return the part of the tail from `first` to `last` along it; it widens evenly."""
+    dx, dy = TAIL_TIP[0] - TAIL_BASE[0], TAIL_TIP[1] - TAIL_BASE[1]
     length = (dx * dx + dy * dy) ** 0.5
-    nx, ny = -dy / length, dx / length
-
-    def at(t: float, side: int) -> Point:
-        half = side * (widths[0] + (widths[1] - widths[0]) * t)
-        return start[0] + dx * t + nx * half, start[1] + dy * t + ny * half
-
-    return [at(first, -1), at(last, -1), at(last, 1), at(first, 1)]
+    outline = []
+    for t, side in ((first, -1), (last, -1), (last, 1), (first, 1)):
+        half = side * (0.085 + (0.125 - 0.085) * t)
+        x, y = TAIL_BASE[0] + dx * t, TAIL_BASE[1] + dy * t
+        outline.append((x + -dy / length * half, y + dx / length * half))
+    return outline
 
 
 def _draw_wing(pen: Pen, marks: Marks, bird: Bird) -> MarkSite:
-    ground, edge = shade(bird.coat, 0.8), _edge(bird)
+    ground = shade(bird.coat, 0.8)
     steps = [k / 16 for k in range(17)]
     outline = [_wing(t, -1) for t in steps] + [_wing(t, 1) for t in reversed(steps)]
-    pen.fill(outline, ground, edge)
+    pen.fill(outline, ground, bird.edge)
     for side in (-0.35, 0.3):  # the long feathers
-        pen.stroke([_wing(t, side) for t in (0.55, 0.75, 0.95)], edge, 0.018)
+        pen.stroke([_wing(t, side) for t in (0.55, 0.75, 0.95)], bird.edge, 0.018)
     count, _, name = marks.wing_bars.partition(" ")
     bars = [_bar(0.19, 0.26), _bar(0.36, 0.43)]
     for bar in bars[: int(count)] if name else ():
@@ -164,11 +242,9 @@ def _wing(t: float, side: float) -> Point:
 
 
 def _bar(first: float, last: float) -> list[Point]:
-    across = [-0.94, -0.5, 0.0, 0.5, 0.94]
-    bulge = [0.0, 0.03, 0.04, 0.03, 0.0]
-    front = [_wing(first + b, side) for side, b in zip(across, bulge, strict=True)]
-    back = [_wing(last + b, side) for side, b in zip(across, bulge, strict=True)]
-    return front + back[::-1]
+    bulge = {-0.94: 0.0, -0.5: 0.03, 0.0: 0.04, 0.5: 0.03, 0.94: 0.0}  # across the wing
+    front = [_wing(first + b, side) for side, b in bulge.items()]
+    return front + [_wing(last + b, side) for side, b in reversed(bulge.items())]
 
 
 def _draw_breast(pen: Pen, marks: Marks, bird: Bird, rng: random.Random) -> MarkSite:
@@ -198,7 +274,7 @@ def _draw_breast(pen: Pen, marks: Marks, bird: Bird, rng: random.Random) -> Mark
 def _draw_head(pen: Pen, marks: Marks, bird: Bird) -> list[MarkSite]:
     r = HEAD_RADIUS
     pen.fill(ellipse(HEAD, r, r * 0.96), bird.coat)
-    pen.stroke(arc(HEAD, r, r * 0.96, 150, 395, 24), _edge(bird), 0.022)
+    pen.stroke(arc(HEAD, r, r * 0.96, 150, 395, 24), bird.edge, 0.022)
     for mark, shape in _FACE.items():
         value = str(getattr(marks, mark))
         if value != "none":

@@ -7,7 +7,7 @@ but one with the first of them, so that telling them apart needs a look at one s
 from __future__ import annotations
 
 import random
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 
 from phpq.errors import DataError
 
@@ -45,11 +45,10 @@ VALUES: dict[str, tuple[str, ...]] = {
 
 MOST_SPECIES = 20_000  # of about 220,000 combinations: drawing without repeats stays quick
 
-_FAMILY_NAMES = (
+_FAMILIES = (
     "Bunting Chat Finch Flycatcher Grosbeak Jay Kinglet Lark Nuthatch Oriole Pipit Redstart Robin "
     "Shrike Siskin Sparrow Starling Tanager Thrush Tit Vireo Wagtail Warbler Waxwing Wren"
 )
-_FAMILIES = tuple(_FAMILY_NAMES.split())
 _WORDS = {
     "eye_ring": "eyed",
     "eye_stripe": "browed",
@@ -72,20 +71,14 @@ class Species:
 
 
 def draw_species(num_species: int, *, seed: int) -> tuple[Species, ...]:
-    """Invent species, no two with the same marks.
+    """Invent species, no two with the same marks; each run of four is a family.
 
-    Args:
-        num_species: From 1 to `MOST_SPECIES`.
-        seed: Another seed invents others. More species of one seed leave the first ones as they
-            are.
-
-    Returns:
-        `num_species` species; each run of four is a family.
+    More species of one seed leave the first ones as they are.
     """
     if not 1 <= num_species <= MOST_SPECIES:
         raise DataError(f"num_species={num_species} must be from 1 to {MOST_SPECIES}.")
     rng = random.Random(f"plumage species {seed}")
-    families = rng.sample(_FAMILIES, len(_FAMILIES))
+    families = rng.sample(_FAMILIES.split(), len(_FAMILIES.split()))
     seen: set[Marks] = set()
     drawn: list[Species] = []
     base = _any_marks(rng)
@@ -105,7 +98,7 @@ def draw_species(num_species: int, *, seed: int) -> tuple[Species, ...]:
 
 
 def _any_marks(rng: random.Random) -> Marks:
-    return Marks(**{field.name: rng.choice(VALUES[field.name]) for field in fields(Marks)})
+    return Marks(**{mark: rng.choice(values) for mark, values in VALUES.items()})
 
 
 def _epithet(marks: Marks, told_by: str) -> str:

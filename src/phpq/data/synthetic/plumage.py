@@ -1,21 +1,38 @@
-"""Everything that must not matter: place, pose, coat, background, light and what hides the bird.
+"""Synthetic plumage as a data set: numbers of species and images in, a `Dataset` out.
 
-A seed, a species and an index in, one picture out, always the same.
+Nothing is stored. An image is a function of (seed, species, index) alone, so any image can be drawn
+by itself, in any order and any process, and a larger set contains the smaller one. A scene varies
+all that must not matter: place, pose, coat, background, light and what hides the bird.
 """
 
 from __future__ import annotations
 
 import math
 import random
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
 from PIL import Image, ImageDraw, ImageFilter
 
-from phpq.data.synthetic.bird import COLOURS, Bird, MarkSite, draw_bird
-from phpq.data.synthetic.pen import Colour, Pen, Point, ellipse, mix, shade, smooth
-from phpq.data.synthetic.species import VALUES, Marks
+from phpq.data.images import Dataset, LabelledImages
+from phpq.data.synthetic.bird import (
+    COLOURS,
+    Bird,
+    Colour,
+    MarkSite,
+    Pen,
+    Point,
+    draw_bird,
+    ellipse,
+    mix,
+    shade,
+    smooth,
+)
+from phpq.data.synthetic.species import MOST_SPECIES, VALUES, Marks, draw_species
+from phpq.errors import DataError, nearest_hint
 
 _COATS: tuple[Colour, ...] = (
     (132, 106, 82),
@@ -47,13 +64,7 @@ class Picture:
 
 
 def draw_picture(marks: Marks, *, size: int, key: str) -> Picture:
-    """Draw one bird in its surroundings.
-
-    Args:
-        marks: What the species looks like.
-        size: Side of the image in pixels; the scene is the same at every size.
-        key: Decides everything else; the same key gives the same picture.
-    """
+    """Draw one bird in its surroundings; the key decides all but its marks, at every size alike."""
     rng = random.Random(key)
     factor = 3 if size <= 128 else 2
     side = size * factor
@@ -68,7 +79,12 @@ def draw_picture(marks: Marks, *, size: int, key: str) -> Picture:
     small = canvas.reduce(factor).filter(ImageFilter.GaussianBlur(focus))
     pixels = np.asarray(small, dtype=np.float32) * light[..., :3] + light[..., 3:]
     image = Image.fromarray(pixels.clip(0, 255).astype(np.uint8))
-    return Picture(image, tuple(_shrunk(site, factor) for site in sites))
+    shrunk = (
+        tuple(tuple((x / factor, y / factor) for x, y in shape) for shape in site.shapes)
+        for site in sites
+    )
+    shown = zip(sites, shrunk, strict=True)
+    return Picture(image, tuple(replace(site, shapes=shapes) for site, shapes in shown))
 
 
 def _stand(rng: random.Random, draw: ImageDraw.ImageDraw, side: int) -> Pen:
@@ -175,6 +191,113 @@ def _light(rng: random.Random, size: int) -> NDArray[np.float32]:
     return light
 
 
-def _shrunk(site: MarkSite, factor: int) -> MarkSite:
-    shapes = tuple(tuple((x / factor, y / factor) for x, y in shape) for shape in site.shapes)
-    return MarkSite(site.mark, site.value, shapes)
+@dataclass(frozen=True, slots=True)
+class PlumageReader:
+    """Draws the images of one split; image i is image `i % per_species` of its species."""
+
+    seed: int  # another seed draws other species and other scenes
+    split: Literal["train", "test"]  # which never share a scene
+    marks: tuple[Marks, ...]  # what each species looks like
+    per_species: int  # images of each species
+    size: int  # side of an image in pixels
+
+    def read(self, index: int) -> Image.Image:
+        """Return image `index` in mode RGB."""
+        return self.picture(index).image
+
+    def picture(self, index: int) -> Picture:
+        """Return image `index` with the places of its marks."""
+        species, number = divmod(index, self.per_species)
+        key = f"plumage {self.seed} {species} {self.split} {number}"
+        return draw_picture(self.marks[species], size=self.size, key=key)
+
+
+def plumage(
+    num_species: int = 20,
+    images_per_species: int = 40,
+    *,
+    test_per_species: int = 10,
+    size: int = 96,
+    seed: int = 0,
+) -> Dataset:
+    """Make a data set of drawn birds; the images are drawn when they are read.
+
+    Args:
+        num_species: From 2 to 20,000; each run of four is a family of look-alikes.
+        images_per_species: Training images of each species.
+        test_per_species: Test images of each species, besides those.
+        size: Side of an image in pixels, from 16 to 1,024.
+        seed: Another seed draws other species and other scenes.
+    """
+    limits = {
+        "num_species": (num_species, 2, MOST_SPECIES),
+        "images_per_species": (images_per_species, 1, 1_000_000),
+        "test_per_species": (test_per_species, 1, 1_000_000),
+        "size": (size, 16, 1024),
+    }
+    for name, (value, least, most) in limits.items():
+        if not least <= value <= most:
+            raise DataError(f"Plumage with {name}={value}: it must be from {least} to {most}.")
+    species = draw_species(num_species, seed=seed)
+    names, marks = tuple(one.name for one in species), tuple(one.marks for one in species)
+
+    def split(which: Literal["train", "test"], per_species: int) -> LabelledImages:
+        ids = tuple(f"{which}/{name}/{i:04d}.png" for name in names for i in range(per_species))
+        labels = np.repeat(np.arange(num_species, dtype=np.int64), per_species)
+        reader = PlumageReader(seed, which, marks, per_species, size)
+        return LabelledImages(f"plumage/{which}", ids, labels, names, reader)
+
+    return Dataset(
+        "plumage",
+        train=split("train", images_per_species),
+        test=split("test", test_per_species),
+        source=f"plumage:species={num_species},images={images_per_species},"
+        f"test={test_per_species},size={size},seed={seed}",
+    )
+
+
+def open_plumage(options: str = "", *, seed: int = 0) -> Dataset:
+    """Make drawn birds from a text such as "species=20,images=40,test=10,size=96,seed=0"."""
+    known = {"species": "num_species", "images": "images_per_species", "test": "test_per_species"}
+    known |= {"size": "size", "seed": "seed"}
+    given = {"seed": seed}
+    for option in filter(None, (part.strip() for part in options.split(","))):
+        name, _, value = option.partition("=")
+        if name not in known:
+            raise DataError(f"Unknown plumage option {name!r}. {nearest_hint(name, known)}")
+        try:
+            given[known[name]] = int(value)
+        except ValueError as error:
+            raise DataError(
+                f"The plumage option {option!r} needs a whole number, as in 'species=20'."
+            ) from error
+    return plumage(**given)
+
+
+def mark_mask(images: LabelledImages, index: int) -> NDArray[np.bool_]:
+    """Find the pixels of all marks of a drawn image, those left plain included.
+
+    Takes plumage or a subset of it; returns (size, size) bool, true where a mark may be.
+    """
+    reader = images.reader
+    if not isinstance(reader, PlumageReader):
+        raise DataError(f"{images.name!r} is not plumage: only drawn birds have known marks.")
+    mask = Image.new("1", (reader.size, reader.size))
+    draw = ImageDraw.Draw(mask)
+    for site in reader.picture(images.place(index)).sites:
+        for shape in site.shapes:
+            draw.polygon(list(shape), fill=1)
+    return np.asarray(mask, dtype=np.bool_)
+
+
+def write_plumage(folder: Path, dataset: Dataset) -> Path:
+    """Write a plumage data set as PNG files `train/<species>/<number>.png` and `test/...`.
+
+    Files of the same name are replaced. Returns `folder`.
+    """
+    for images in (dataset.train, dataset.test):
+        for index, name in enumerate(images.ids):
+            path = folder / name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            images.read(index).save(path)
+    return folder
