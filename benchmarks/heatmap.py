@@ -32,9 +32,8 @@ from scipy.stats import rankdata
 from phpq.codes import CodeArray, FloatArray, score_codes
 from phpq.data import Dataset, LabelledImages, decode_square, mark_mask
 from phpq.data.augment import Views
-from phpq.demo.recipe import FULL
-from phpq.explain.alignment import cell_offsets
-from phpq.explain.heatmap import Evidence, fuse_levels, match_evidence
+from phpq.demo import FULL
+from phpq.explain.heatmap import Evidence, cell_offsets, fuse_levels, match_evidence
 from phpq.model import Model, Network, build_method, load
 from phpq.training import train_run
 

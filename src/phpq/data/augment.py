@@ -22,11 +22,10 @@ PARAMETERS = 8  # centre x, centre y, width, height, mirror, brightness, contras
 def draw_augmentations(
     generator: np.random.Generator, count: int, config: DataConfig
 ) -> NDArray[np.float32]:
-    """Draw the parameters of `count` training crops.
+    """Draw the parameters of training crops: (count, 8) float32.
 
-    Returns:
-        (count, 8) float32: crop centre x, y and size w, h as shares of the side; mirror +1 or -1;
-        factors of brightness, contrast and saturation.
+    Centre x, y and size w, h as shares of the side; mirror +1 or -1; factors of brightness,
+    contrast and saturation.
     """
     width, height = _draw_crop_sizes(generator, count, config)
     centre_x = generator.uniform(width / 2, 1 - width / 2)
@@ -42,8 +41,7 @@ def _draw_crop_sizes(
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """Draw area and aspect until the crop fits (ten times, as torchvision does), then clip."""
     limit = np.log(config.crop_ratio)
-    width = np.full(count, np.inf)
-    height = np.full(count, np.inf)
+    width = height = np.full(count, np.inf)
     for _ in range(10):
         again = (width > 1) | (height > 1)
         area = generator.uniform(config.crop_scale, 1, count)
@@ -60,14 +58,9 @@ class Views:
     config: DataConfig
 
     def train(self, pixels: Tensor, parameters: Tensor) -> Tensor:
-        """Crop, mirror and colour stored squares.
+        """Crop, mirror and colour squares (B, 3, S, S) uint8 by (B, 8) of `draw_augmentations`.
 
-        Args:
-            pixels: (B, 3, S, S) uint8.
-            parameters: (B, 8) float32 of `draw_augmentations`, on the same device.
-
-        Returns:
-            (B, 3, crop_size, crop_size) float32 in [0, 1].
+        Returns (B, 3, crop_size, crop_size) float32 in [0, 1].
         """
         x, y, width, height, mirror = parameters[:, :5].unbind(1)
         # The stored square is [-1, 1]^2; a negative half width turns x around.

@@ -72,16 +72,9 @@ CATALOGUE: dict[str, tuple[Archive, ...]] = {
 
 
 def download(name: str, folder: Path, *, progress: Progress | None = None) -> Path:
-    """Fetch and unpack a benchmark into `folder/name`, unless it is there already.
+    """Fetch and unpack "cub200" or "dogs120" into `folder/name`, unless it is there already.
 
-    Args:
-        name: "cub200" or "dogs120".
-        folder: Where downloads are kept (`data_home()`); made if need be.
-        progress: Called with (file name, bytes done, bytes in all).
-
-    Raises:
-        DownloadError: If the address cannot be reached or the file is not what it should be. The
-            message says what to do by hand; what has arrived is kept.
+    A `DownloadError` says what to do by hand; what has arrived is kept.
     """
     if name not in CATALOGUE:
         raise unknown_name("download", name, CATALOGUE)
@@ -127,7 +120,7 @@ def _transfer(archive: Archive, part: Path, progress: Progress | None) -> None:
     """Append what is missing of a file to `part`, through any number of broken connections."""
     import httpx
 
-    failures, wait = 0, WAIT_SECONDS
+    failures = 0
     while (before := _size(part)) != archive.size:
         try:
             if _receive(archive, part, before, progress):
@@ -144,12 +137,10 @@ def _transfer(archive: Archive, part: Path, progress: Progress | None) -> None:
             reason = "the connection ended early"
         except httpx.HTTPError as error:
             reason = str(error) or type(error).__name__
-        now = _size(part)
-        failures = 0 if now > before else failures + 1
-        wait = WAIT_SECONDS if now > before else 2 * wait
+        failures = 0 if _size(part) > before else failures + 1
         if failures >= ATTEMPTS:
             raise _offline(archive, part, reason)
-        time.sleep(wait)
+        time.sleep(WAIT_SECONDS * 2**failures)
 
 
 def _receive(archive: Archive, part: Path, start: int, progress: Progress | None) -> bool:

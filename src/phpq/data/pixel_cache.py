@@ -75,10 +75,8 @@ class CacheEntry:
     ) -> StoredPixels:
         """Make the stored pixels and open them.
 
-        Args:
-            shape: (N, 3, S, S) for all images.
-            fill: Writes the readable images, first and in order, into an array of that shape and
-                returns the reasons of the others.
+        `fill` writes the readable images, first and in order, into an array (N, 3, S, S) for all
+        images, and returns the reasons of the others.
         """
         part = self.folder / f"{self.stem}.{os.getpid()}.tmp"
         try:
@@ -109,8 +107,7 @@ class CacheEntry:
                 "Choose another folder, or do without a cache."
             ) from error
         finally:
-            if part.exists():
-                part.unlink()
+            part.unlink(missing_ok=True)
         mapped = np.load(self.pixels, mmap_mode="c", allow_pickle=False)
         return StoredPixels(mapped[:readable], reasons)
 

@@ -42,9 +42,6 @@ def open_dataset(spec: str | Path, *, seed: int = 0, home: Path | None = None) -
         spec: A path, a known name, or `kind:PATH`; a `Path` is never taken for a name.
         seed: Decides the split where the source has none, and draws the plumage.
         home: Where downloads are kept; by default `data_home()`.
-
-    Raises:
-        DataError: If nothing is there, or it cannot be used; the message says what is accepted.
     """
     if isinstance(spec, str):
         kind, colon, rest = spec.partition(":")
@@ -54,32 +51,26 @@ def open_dataset(spec: str | Path, *, seed: int = 0, home: Path | None = None) -
             path = Path(rest).expanduser()
             return replace(LOADERS[kind](path, seed=seed), source=f"{kind}:{path.absolute()}")
         if kind in DOWNLOADABLE:
-            return replace(_open_download(kind, data_home(home), seed), source=kind)
+            folder = data_home(home) / kind
+            if not folder.is_dir():
+                raise DataError(
+                    f"{kind!r} is not downloaded: there is no folder {str(folder)!r}. "
+                    f"Get it with: phpq download {kind}. If you have it elsewhere, say {kind}:PATH."
+                )
+            return replace(LOADERS[kind](folder, seed=seed), source=kind)
         if not spec.strip():
             raise DataError(f"The data set is named by an empty text. {ACCEPTED}")
     path = Path(spec).expanduser()
-    return replace(_open_path(path, seed), source=str(path.absolute()))
+    return replace(_loader(path)(path, seed=seed), source=str(path.absolute()))
 
 
-def _open_path(path: Path, seed: int) -> Dataset:
+def _loader(path: Path) -> Callable[..., Dataset]:
     if not path.exists():
         raise DataError(f"There is no file or folder {str(path)!r}. {ACCEPTED}")
     if path.is_file():
         if path.suffix.lower() in TABLE_EXTENSIONS:
-            return open_table(path, seed=seed)
+            return open_table
         raise DataError(f"The file {str(path)!r} is not a data set. {ACCEPTED}")
     if find_cub200(path):
-        return open_cub200(path, seed=seed)
-    if find_dogs120(path):
-        return open_dogs120(path, seed=seed)
-    return open_folder(path, seed=seed)
-
-
-def _open_download(name: str, home: Path, seed: int) -> Dataset:
-    folder = home / name
-    if not folder.is_dir():
-        raise DataError(
-            f"{name!r} is not downloaded: there is no folder {str(folder)!r}. "
-            f"Get it with: phpq download {name}. If you have it elsewhere, say {name}:PATH."
-        )
-    return LOADERS[name](folder, seed=seed)
+        return open_cub200
+    return open_dogs120 if find_dogs120(path) else open_folder

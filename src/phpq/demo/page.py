@@ -34,12 +34,8 @@ def build_page(
     They are `draw_family`, what a search by the longest code brings back, and the course of each
     run by code length.
     """
-    settings = (
-        ("data set", result.source),
-        ("seed", str(result.seed)),
-        ("quick", str(result.quick)),
-    )
-    bits = result.longest.bits
+    made = {"data set": result.source, "seed": str(result.seed), "quick": str(result.quick)}
+    demo, bits = Settings("Demo", tuple(made.items())), result.longest.bits
     config = f"Config of the {bits}-bit run; the other differs in its codebooks only"
     return Report(
         title="phpq demo: finding look-alike birds in a few bytes per image",
@@ -62,10 +58,7 @@ def build_page(
                 (Table(columns=("command", "what it does"), rows=result.commands()),),
                 lead="From the folder in which the demo was started:",
             ),
-            Section(
-                "Settings",
-                (Settings("Demo", settings), config_block(config, result.longest.settings)),
-            ),
+            Section("Settings", (demo, config_block(config, result.longest.settings))),
         ),
     )
 
@@ -83,10 +76,10 @@ def draw_family(dataset: Dataset) -> bytes:
 
 def _ways(result: DemoResult) -> dict[str, RetrievalScores]:
     """Return every way to search, the learned codes first and longer codes first."""
-    return {
-        **{f"PHPQ, {one.bits} bits": one.codes for one in result.longest_first},
-        **{f"post-hoc PQ, {one.bits} bits": one.posthoc_pq for one in result.longest_first},
-        **{f"float search, {one.bits}-bit model": one.float_search for one in result.longest_first},
+    ways = {f"PHPQ, {one.bits} bits": one.codes for one in result.longest_first}
+    ways |= {f"post-hoc PQ, {one.bits} bits": one.posthoc_pq for one in result.longest_first}
+    return ways | {
+        f"float search, {one.bits}-bit model": one.float_search for one in result.longest_first
     }
 
 

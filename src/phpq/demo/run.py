@@ -27,23 +27,59 @@ import torch
 from PIL import Image
 
 from phpq._version import __version__
-from phpq.data import Dataset, LabelledImages
+from phpq.config import RunConfig
+from phpq.data import Dataset, LabelledImages, plumage
 from phpq.demo.page import build_page, draw_family
-from phpq.demo.recipe import BITS, FULL, QUICK, DemoSize
 from phpq.errors import ConfigError
 from phpq.evaluation.history import epoch_scores, read_rows
 from phpq.evaluation.page import REPORT
 from phpq.evaluation.run import FOLDER, METRICS, Evaluation, evaluate_model
 from phpq.files import write_json
+from phpq.recipes import drawn_settings, resolve_config
 from phpq.report.blocks import write_report
 from phpq.training import Reporter, train_run
 
+BITS = (16, 32)  # code lengths, each learned by a run of its own
 MADE_BY = "phpq demo"
 UNFINISHED = ".unfinished"  # inside the folder, so that moving what is complete is only a rename
 RUNS, QUERIES = "runs", "queries"
 # The network is too small to share: threads that wait for each other on busy cores take longer than
 # one. And so the result does not depend on the number of cores.
 THREADS = 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DemoSize:
+    """How much is drawn, and how long is learned."""
+
+    species: int  # each run of four is a family of look-alikes
+    images: int  # training images of a species, which are the gallery too
+    queries: int  # test images of a species
+    size: int  # side of an image, pixels
+    epochs: int  # of each training
+    evaluate_every: int  # epochs between two points of the MAP curve
+
+    def draw(self, seed: int) -> Dataset:
+        """Return the data set; its images are drawn when they are read."""
+        return plumage(
+            self.species, self.images, test_per_species=self.queries, size=self.size, seed=seed
+        )
+
+    def config(self, bits: int, *, seed: int) -> RunConfig:
+        """Return the settings of one run; how they were chosen: docs/results/demo.md."""
+        settings = (
+            *drawn_settings(self.size),
+            "model.embedding_dim=256",
+            "training.ema_decay=0.98",
+            f"training.epochs={self.epochs}",
+            f"training.evaluate_every={self.evaluate_every}",
+            f"training.seed={seed}",
+        )
+        return resolve_config(settings=settings, bits=bits)
+
+
+FULL = DemoSize(species=20, images=40, queries=15, size=64, epochs=30, evaluate_every=6)
+QUICK = DemoSize(species=4, images=6, queries=2, size=32, epochs=2, evaluate_every=1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,15 +154,18 @@ def run_demo(
     folder, recipe = Path(out), QUICK if quick else FULL
     reporter = reporter or Reporter()
     with workshop(folder) as unfinished, _torch_threads(THREADS):
-        dataset = _draw_once(recipe.draw(seed), reporter)
-        evaluations = {}
+        dataset = recipe.draw(seed)
+        train, test = (_draw_once(images, reporter) for images in (dataset.train, dataset.test))
+        dataset = replace(dataset, train=train, test=test)
+        evaluations: dict[int, Evaluation] = {}
         for number, bits in enumerate(BITS, start=1):
             reporter.message(f"{bits}-bit codes, run {number} of {len(BITS)}")
             run = unfinished / RUNS / str(bits)
             config = recipe.config(bits, seed=seed)
             model = train_run(dataset, config, run, device="cpu", reporter=reporter)
             epochs = epoch_scores(read_rows(run))
-            evaluations[bits] = evaluate_model(model, dataset, out=run / FOLDER, epochs=epochs)
+            measured = evaluate_model(model, dataset, out=run / FOLDER, epochs=epochs)
+            evaluations[bits] = replace(measured, folder=folder / RUNS / str(bits) / FOLDER)
         _write_queries(dataset.test, unfinished / QUERIES)
         result = DemoResult(
             folder=folder,
@@ -136,20 +175,12 @@ def run_demo(
             source=dataset.source,
             class_names=dataset.class_names,
             seconds=time.perf_counter() - started,
-            evaluations={
-                bits: replace(one, folder=folder / RUNS / str(bits) / FOLDER)
-                for bits, one in evaluations.items()
-            },
+            evaluations=evaluations,
         )
-        longest = unfinished / RUNS / str(result.longest.bits) / FOLDER
-        page = build_page(
-            result,
-            family=draw_family(dataset),
-            hits=(longest / "top10.png").read_bytes(),
-            training={
-                bits: (unfinished / RUNS / str(bits) / "training.png").read_bytes() for bits in BITS
-            },
-        )
+        runs = {bits: unfinished / RUNS / str(bits) for bits in BITS}
+        hits = (runs[result.longest.bits] / FOLDER / "top10.png").read_bytes()
+        courses = {bits: (run / "training.png").read_bytes() for bits, run in runs.items()}
+        page = build_page(result, family=draw_family(dataset), hits=hits, training=courses)
         write_report(unfinished / REPORT, page)
         write_json(unfinished / METRICS, result.to_dict())
         names = (*(f"{RUNS}/{bits}" for bits in BITS), QUERIES, REPORT, METRICS)
@@ -197,19 +228,16 @@ def _check(folder: Path) -> None:
         raise ConfigError(f"{str(folder)!r} is a file. Give a folder (--out DIR).")
     if not folder.is_dir() or not any(folder.iterdir()):
         return
-    if not (folder / UNFINISHED).is_dir() and not _marked(folder / METRICS):
+    try:
+        content = json.loads((folder / METRICS).read_text("utf-8"))
+    except (OSError, ValueError):
+        content = None
+    made_here = isinstance(content, dict) and content.get("made_by") == MADE_BY
+    if not made_here and not (folder / UNFINISHED).is_dir():
         raise ConfigError(
             f"{str(folder)!r} is not empty and holds no earlier demo, so nothing in it is touched. "
             "Give a new or empty folder (--out DIR)."
         )
-
-
-def _marked(path: Path) -> bool:
-    try:
-        content = json.loads(path.read_text("utf-8"))
-    except (OSError, ValueError):
-        return False
-    return isinstance(content, dict) and content.get("made_by") == MADE_BY
 
 
 @contextmanager
@@ -222,27 +250,21 @@ def _torch_threads(count: int) -> Iterator[None]:
         torch.set_num_threads(before)
 
 
-@dataclass(frozen=True, slots=True)
-class _DrawnImages:
+class _DrawnImages(list[Image.Image]):
     """Images that were drawn before: training and measuring each read them several times."""
 
-    images: tuple[Image.Image, ...]
-
     def read(self, index: int) -> Image.Image:
-        return self.images[index]
+        return self[index]
 
 
-def _draw_once(dataset: Dataset, reporter: Reporter) -> Dataset:
-    def drawn(split: LabelledImages) -> LabelledImages:
-        images = []
-        with reporter.task(f"drawing {split.name}", len(split)) as advance:
-            for index in range(len(split)):
-                images.append(split.read(index))
-                if advance:
-                    advance(index + 1, len(split))
-        return replace(split, reader=_DrawnImages(tuple(images)))
-
-    return replace(dataset, train=drawn(dataset.train), test=drawn(dataset.test))
+def _draw_once(split: LabelledImages, reporter: Reporter) -> LabelledImages:
+    images = _DrawnImages()
+    with reporter.task(f"drawing {split.name}", len(split)) as advance:
+        for index in range(len(split)):
+            images.append(split.read(index))
+            if advance:
+                advance(index + 1, len(split))
+    return replace(split, reader=images)
 
 
 def _write_queries(test: LabelledImages, folder: Path) -> None:

@@ -4,11 +4,16 @@ Between the feature maps and the score, PHPQ is linear but for the pooling, and 
 over places: rho-pooling of channel c takes the share x^rho / sum x^rho of its value from each. So
 the score is a sum over places, channels and levels, which `match_evidence` returns. The heat map
 shows what speaks for the match. benchmarks/heatmap.py measures it beside other maps.
+
+Padded strides move the cells of a feature map: cell i of a ResNet with stride 32 looks at pixel 32
+i, not at the middle of the 32 pixels from there on. Drawn as if it did, a map is half a cell off.
+Paths through a network may differ in this, so it is measured (`cell_offsets`).
 """
 
 from __future__ import annotations
 
 import io
+import weakref
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,19 +26,22 @@ from PIL import Image
 from phpq.codes import CodeArray, Codebooks, FloatArray
 from phpq.config import DataConfig
 from phpq.errors import ShapeError
-from phpq.explain.alignment import cell_offsets, lay_out
-from phpq.explain.shares import check_code
+from phpq.explain.codebooks import check_code
 
 if TYPE_CHECKING:
     from torch import Tensor
 
     from phpq.model import Model, Network
+    from phpq.model.backbone import Backbone
 
 LONGEST_SIDE = 512  # of a heat map, pixels: feature maps are far coarser
 DRAWN_SIDE = 384  # longest side of an image with its heat map, pixels
 # From cold to hot: ever brighter, so that it can be read without telling colours apart.
 _RAMP = ((12, 8, 38), (92, 24, 110), (190, 58, 84), (248, 142, 20), (252, 250, 160))
 _COLD, _HOT = 0.25, 0.7  # how much of the ramp covers the image
+_PROBE_SIDE = 256  # pixels: a cell in the middle must be far from the borders
+_PROBES = 4
+_MEASURED: weakref.WeakKeyDictionary[Backbone, tuple[float, ...]] = weakref.WeakKeyDictionary()
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -92,8 +100,7 @@ def heat_map(
     """
     import torch
 
-    from phpq.data import decode_square
-    from phpq.data.decode import read_image
+    from phpq.data import decode_square, read_image
     from phpq.model import Network
 
     config = model.card.config.data
@@ -102,8 +109,9 @@ def heat_map(
     if isinstance(source, Path):
         source = read_image(source, max_pixels=config.max_pixels, draft=LONGEST_SIDE)
     width, height = fit_within(source.size, LONGEST_SIDE)
-    left, top, right, bottom = _whole_pixels(view_box((width, height), config), (width, height))
-    inside = (bottom - top, right - left)
+    box = [round(edge) for edge in view_box((width, height), config)]
+    left, top = min(box[0], width - 1), min(box[1], height - 1)
+    right, bottom = max(box[2], left + 1), max(box[3], top + 1)
     heat = np.zeros((height, width), np.float32)
     if isinstance(model.network, Network):
         maps = match_evidence(model, square, code=code, codebook=codebook).support()
@@ -112,6 +120,7 @@ def heat_map(
             deepest = model.network.backbone(_view(model, square))[-1][0]
         maps = (deepest.float().square().sum(dim=0).cpu().numpy(),)
     offsets = cell_offsets(model.network.backbone)[-len(maps) :]
+    inside = (bottom - top, right - left)
     heat[top:bottom, left:right] = fuse_levels(maps, inside, offsets=offsets)
     return heat / np.float32(heat.max() or 1)  # nothing speaks for it: all cold
 
@@ -260,8 +269,59 @@ def fit_within(size: tuple[int, int], longest: int) -> tuple[int, int]:
     return max(1, round(size[0] * factor)), max(1, round(size[1] * factor))
 
 
-def _whole_pixels(
-    box: tuple[float, float, float, float], size: tuple[int, int]
-) -> tuple[int, int, int, int]:
-    left, top = min(round(box[0]), size[0] - 1), min(round(box[1]), size[1] - 1)
-    return left, top, max(round(box[2]), left + 1), max(round(box[3]), top + 1)
+def cell_offsets(backbone: Backbone) -> tuple[float, ...]:
+    """Measure where a cell looks, as a share of its stride: 0.5 is the middle, 0 the near edge.
+
+    From the slopes of the cell in the middle by the pixels of noise: an offset in [0, 1] for each
+    level, shallow first. The backbone is in evaluation mode. The answer is kept as long as it
+    lives; the first call takes as long as embedding some ten images.
+    """
+    import torch
+
+    if backbone not in _MEASURED:
+        some = next(backbone.parameters())
+        generator = torch.Generator().manual_seed(0)  # the global one stays as it is
+        with torch.inference_mode(False), torch.enable_grad():
+            noise = torch.rand(_PROBES, 3, _PROBE_SIDE, _PROBE_SIDE, generator=generator)
+            pixels = noise.to(some.device).requires_grad_()
+            _MEASURED[backbone] = tuple(_offset(pixels, level) for level in backbone(pixels))
+    return _MEASURED[backbone]
+
+
+def lay_out(values: FloatArray, size: tuple[int, int], *, offset: float) -> FloatArray:
+    """Draw the cells of a map (h, w) over the image that it was made from, linear in between.
+
+    `size` is (height, width) of the result; an offset of 0.5 is what resizing an image does.
+    """
+    rows = _weights(values.shape[0], size[0], offset)
+    columns = _weights(values.shape[1], size[1], offset)
+    drawn: FloatArray = (rows @ values.astype(np.float64) @ columns.T).astype(np.float32)
+    return drawn
+
+
+def _weights(cells: int, pixels: int, offset: float) -> NDArray[np.float64]:
+    """Return (pixels, cells) float64 whose rows add up to 1."""
+    # In units of cells; cell i is drawn at i + offset, and beyond the outer ones it is flat.
+    places = (np.arange(pixels) + 0.5) * cells / pixels - offset
+    places = places.clip(0, cells - 1)
+    low = np.minimum(places.astype(np.int64), max(cells - 2, 0))
+    weights = np.zeros((pixels, cells))
+    weights[np.arange(pixels), low] = 1 - (places - low)
+    weights[np.arange(pixels), np.minimum(low + 1, cells - 1)] += places - low
+    return weights
+
+
+def _offset(pixels: Tensor, level: Tensor) -> float:
+    import torch
+
+    cell = level.shape[-1] // 2
+    stride = pixels.shape[-1] / level.shape[-1]
+    target = level[:, :, level.shape[-2] // 2, cell].abs().sum()
+    (slopes,) = torch.autograd.grad(target, pixels, retain_graph=True)
+    # Squared: the middle of what it looks at most, not of the wide rim that it hardly sees.
+    weights = slopes.double().square().sum(dim=1)  # (B, H, W)
+    places = torch.arange(pixels.shape[-1], device=pixels.device, dtype=torch.float64)
+    total = weights.sum(dim=(1, 2)).clamp(min=torch.finfo(torch.float64).tiny)
+    # Backbones treat rows and columns alike: both measure the same.
+    seen = (weights.sum(dim=2) @ places + weights.sum(dim=1) @ places) / (2 * total)
+    return float(np.clip((float(seen.mean()) + 0.5) / stride - cell, 0.0, 1.0))
