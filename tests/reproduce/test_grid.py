@@ -20,7 +20,7 @@ from phpq.reproduce.grid import (
     recorded_config,
     same_settings,
 )
-from phpq.reproduce.rows import rows_of
+from phpq.reproduce.paper import rows_of
 
 
 @pytest.fixture(scope="module")

@@ -2,9 +2,19 @@ from __future__ import annotations
 
 import pytest
 
-from phpq.config import RECIPES, RunConfig
-from phpq.reproduce.paper import BITS, PAPER
-from phpq.reproduce.rows import rows_of
+from phpq.config import RECIPES, RunConfig, override
+from phpq.errors import PhpqError
+from phpq.reproduce.paper import (
+    BITS,
+    FIGURES,
+    PAPER,
+    TABLES,
+    TARGETS,
+    Row,
+    check_methods,
+    expand_targets,
+    rows_of,
+)
 
 
 @pytest.mark.parametrize("dataset", PAPER)
@@ -53,3 +63,74 @@ def test_what_the_paper_does_not_have() -> None:
     assert table.meant("orthohash", 16) is None
     assert table.meant("phpq", 24) is None
     assert set(RECIPES) - set(table.rows) == {"orthohash", "csq"}
+
+
+def config_of(row: Row) -> RunConfig:
+    return override(RunConfig(), row.settings)
+
+
+@pytest.mark.parametrize("target", [*TABLES, *FIGURES])
+def test_rows_are_named_once_and_their_settings_exist(target: str) -> None:
+    rows = rows_of(target, RunConfig())
+    assert len({row.name for row in rows}) == len(rows) > 1
+    for row in rows:
+        assert row.method in RECIPES
+        config_of(row)
+
+
+def test_table1_has_every_method_and_both_kinds_of_features() -> None:
+    names = [row.name for row in rows_of("table1", RunConfig())]
+    assert set(RECIPES) <= set(names)
+    assert [n for n in names if n.endswith("-imagenet")] == [
+        f"{n}-imagenet" for n in ("lsh", "sh", "pq", "itq", "opq")
+    ]
+
+
+def test_variants_change_one_thing_each() -> None:
+    rows = {row.name: config_of(row) for row in rows_of("variants", RunConfig())}
+    assert rows["phpq"] == RunConfig()
+    assert rows["last-fc"].model.levels == 1
+    assert rows["gap"].model.rho == (1.0, 1.0, 1.0)
+    assert rows["gmp"].model.rho == (float("inf"),) * 3
+    assert rows["ascending-rho"].model.rho == (1.0, 2.0, 3.0)
+    assert rows["full-attention"].quantizer.kappa == 256
+    assert rows["without-cl"].loss.gamma == 0
+
+
+def test_kappa_does_not_exceed_the_codebook() -> None:
+    small = override(RunConfig(), ["quantizer.codebook_size=16"])
+    assert [row.name for row in rows_of("kappa", small)] == ["kappa-1", "kappa-5"]
+    full = [row for row in rows_of("alpha", small) if row.group == "full attention"]
+    assert {override(small, row.settings).quantizer.kappa for row in full} == {16}
+
+
+def test_only_some_methods() -> None:
+    assert [row.name for row in rows_of("table1", RunConfig(), ["phpq", "itq"])] == [
+        "itq",
+        "itq-imagenet",
+        "phpq",
+    ]
+    assert [row.name for row in rows_of("efficiency", RunConfig(), ["phpq", "itq"])] == [
+        "itq",
+        "phpq",
+    ]
+    assert [row.name for row in rows_of("top10", RunConfig(), ["itq"])] == ["pqn", "phpq"]
+
+
+def test_reconstructions_are_marked_in_figures() -> None:
+    titles = {row.name: row.figure_title for row in rows_of("efficiency", RunConfig())}
+    assert titles["cfh"] == "CFH \N{DAGGER}"
+    assert titles["adsh"] == "ADSH, learned database"
+    assert titles["phpq"] == "PHPQ"
+
+
+def test_names() -> None:
+    assert expand_targets("kappa") == ("kappa",)
+    assert set(expand_targets("all")) == set(TARGETS) - {"all"}
+    assert check_methods(["phpq", "pqn", "phpq"]) == ("phpq", "pqn")
+    with pytest.raises(PhpqError, match=r"Unknown table or figure 'tabel1'.*mean 'table1'"):
+        expand_targets("tabel1")
+    with pytest.raises(PhpqError, match=r"Unknown method 'hashnett'.*mean 'hashnet'"):
+        check_methods(["hashnett"])
+    with pytest.raises(PhpqError, match="Unknown table or figure 'all'"):
+        rows_of("all", RunConfig())

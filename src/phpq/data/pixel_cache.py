@@ -107,7 +107,8 @@ class CacheEntry:
                 "Choose another folder, or do without a cache."
             ) from error
         finally:
-            part.unlink(missing_ok=True)
+            if part.exists():
+                part.unlink()
         mapped = np.load(self.pixels, mmap_mode="c", allow_pickle=False)
         return StoredPixels(mapped[:readable], reasons)
 

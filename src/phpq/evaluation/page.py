@@ -21,7 +21,7 @@ from phpq.report.blocks import (
     Table,
     write_report,
 )
-from phpq.report.plots import plot_curves
+from phpq.report.pictures import plot_curves
 
 if TYPE_CHECKING:
     from phpq.evaluation.run import Evaluation

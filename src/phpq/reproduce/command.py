@@ -14,7 +14,7 @@ from typing import Any
 from phpq.data import Dataset
 from phpq.errors import ConfigError, DataError
 from phpq.reproduce.grid import GridPlan, Subject, make_plan, open_subject, recall_subject
-from phpq.reproduce.rows import check_methods, expand_targets
+from phpq.reproduce.paper import check_methods, expand_targets
 from phpq.reproduce.runner import GridResult, Say, collect, run_plan
 from phpq.reproduce.store import Store
 from phpq.reproduce.work import Workplace

@@ -20,12 +20,9 @@ from phpq.data import Dataset, hold_out
 from phpq.evaluation.timing import search_float, time_in_turns
 from phpq.index import CodeIndex
 from phpq.report.blocks import Block, Figure, Note, Section, Table
-from phpq.report.pictures import HitRow, draw_hits, hit_rows, spread_queries
-from phpq.report.plots import plot_curves
+from phpq.report.pictures import HitRow, draw_hits, hit_rows, plot_curves, spread_queries
 from phpq.reproduce.grid import GridPlan
-from phpq.reproduce.paper import SPEED_UP
-from phpq.reproduce.rows import RECONSTRUCTED, Row
-from phpq.reproduce.sections import TITLES
+from phpq.reproduce.paper import RECONSTRUCTED, SPEED_UP, TITLES, Row
 from phpq.reproduce.store import KeptCodes, Store
 from phpq.reproduce.tables import Records
 

@@ -28,7 +28,7 @@ from phpq.recipes import (
     drawn_settings,
     resolve_config,
 )
-from phpq.reproduce.rows import FIGURES, Row, check_methods, expand_targets, rows_of
+from phpq.reproduce.paper import FIGURES, Row, check_methods, expand_targets, rows_of
 
 # Few and small enough for every method to learn two epochs on two cores in three minutes.
 SMALL_PLUMAGE = "plumage:species=12,images=10,test=4,size=32"

@@ -7,14 +7,26 @@ figures/*.png
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from phpq.data import Dataset
 from phpq.files import read_json, write_bytes, write_json, write_text
-from phpq.report.blocks import Figure, Headline, Report, render_markdown, write_report
+from phpq.report.blocks import (
+    Block,
+    Cell,
+    Figure,
+    Headline,
+    Note,
+    Report,
+    Section,
+    Settings,
+    Table,
+    render_markdown,
+    write_report,
+)
 from phpq.reproduce.figures import (
     Made,
     alpha_figure,
@@ -24,10 +36,15 @@ from phpq.reproduce.figures import (
     top10_figure,
 )
 from phpq.reproduce.grid import GridPlan
-from phpq.reproduce.sections import table_section
+from phpq.reproduce.paper import RECONSTRUCTED, TITLES
 from phpq.reproduce.store import Store
 from phpq.reproduce.tables import Records, build_table
 
+Data = Mapping[str, Any]
+Show = Callable[[Data, str], Cell]  # of a row and a code length
+
+_BEST = "\N{BLACK STAR}"
+_FAR = 5.0  # points below the paper from which a page must say why
 NOTES = "notes.json"  # words of people: {"dsh": "why it differs", "table1": "..."}
 
 
@@ -104,3 +121,212 @@ def _headlines(table: Mapping[str, Any] | None) -> tuple[Headline, ...]:
             note = "the best row" if standing["phpq_is_best"] else f"best: {standing['best']}"
             lines.append(Headline(f"PHPQ, {bits} bits", f"{standing['phpq']:.2f}", note))
     return tuple(lines)
+
+
+def table_section(table: Data, notes: Mapping[str, str]) -> Section:
+    """Show a table of `build_table`: theirs and ours, epochs, seconds, and what to know of it.
+
+    The notes are words of people about a row ("dsh") or a table ("table1"), by name.
+    """
+    remarks, data = _remarks(table, notes), table["dataset"]
+    blocks: list[Block] = [_main(table)]
+    blocks += [Note(tuple(remarks), as_list=True)] if remarks else []
+    blocks += [_epochs(table), *_ties(table), _seconds(table), _facts(table)]
+    lead = (
+        f"{data['name']}: {data['queries']:,} queries against {data['gallery']:,} images of "
+        f"{data['classes']:,} classes. {table['unit']}."
+    )
+    if table["paper"] is not None:
+        lead += f" The paper's numbers: {table['paper']['source']}."
+    return Section(TITLES[table["table"]], tuple(blocks), lead=lead)
+
+
+def standing_lines(table: Data) -> list[str]:
+    """Say for each code length whether PHPQ is the best row, or who beats it."""
+    lines = []
+    marks = {r["title"]: f" {RECONSTRUCTED}" for r in table["rows"] if r["reconstruction"]}
+    for bits, standing in table.get("standing", {}).items():
+        if standing["phpq"] is None:
+            continue
+        above = ", ".join(
+            f"{one['title']} ({one['map']:.2f}{marks.get(one['title'], '')})"
+            for one in standing["beaten_by"]
+        )
+        answer = f"{'no' if above else 'yes'} ({standing['phpq']:.2f})"
+        above = f"; above it: {above}" if above else ""
+        lines.append(f"{bits} bits: PHPQ is the best row: {answer}{above}.")
+    return lines
+
+
+def _main(table: Data) -> Table:
+    theirs = table["paper"] is not None
+    gains = "delta" in table["rows"][0]["cells"][str(table["bits"][0])]
+
+    def ours(row: Data, bits: str) -> str:
+        mean, means = row["cells"][bits]["mean"], [r["cells"][bits]["mean"] for r in table["rows"]]
+        best = max((value for value in means if value is not None), default=None)
+        mark = f" {_BEST}" if mean is not None and mean == best else ""
+        return _score(row, bits, "mean", "std") + mark
+
+    columns: dict[str, Show] = {
+        "paper": lambda row, bits: row["cells"][bits]["paper"],
+        "ours": ours,
+        "difference": lambda row, bits: _signed(row["cells"][bits]["difference"]),
+        "gain, paper": lambda row, bits: _signed(row["cells"][bits]["paper_delta"]),
+        "gain, ours": lambda row, bits: _signed(row["cells"][bits]["delta"]),
+    }
+    left_out = set() if theirs else {"paper", "difference", "gain, paper"}
+    left_out |= set() if gains else {"gain, paper", "gain, ours"}
+    seeds = ", ".join(map(str, table["seeds"]))
+    over = f"Seed {seeds}" if len(table["seeds"]) == 1 else f"Mean and deviation of seeds {seeds}"
+    caption = f"{over}, last epoch. {_BEST}: best of its column."
+    if any(row["reconstruction"] for row in table["rows"]):
+        caption += f" {RECONSTRUCTED}: our reconstruction; its file says of what."
+    names = [row["name"] for row in table["rows"]]
+    title = "method" if table["table"] == "table1" else "row"
+    shown = {name: show for name, show in columns.items() if name not in left_out}
+    strong = names.index("phpq") if "phpq" in names else None
+    return replace(_by_bits(table, title, shown, caption), strong_row=strong)
+
+
+def _epochs(table: Data) -> Table:
+    caption = (
+        "The best epoch is picked by the very queries that it is measured on, so it flatters. "
+        "Shallow methods are fitted once, after the last epoch."
+    )
+    columns: dict[str, Show] = {
+        "last": lambda row, bits: _score(row, bits, "mean", "std"),
+        "best": lambda row, bits: _score(row, bits, "best_mean", "best_std"),
+    }
+    return _by_bits(table, "last and best epoch", columns, caption)
+
+
+def _ties(table: Data) -> list[Table]:
+    cells = [cell for row in table["rows"] for cell in row["cells"].values()]
+    if table["table"] != "table1" or not any(cell["range"] for cell in cells):
+        return []
+    caption = (
+        "Short codes leave many images at the same distance. Above, MAP is its mean over all "
+        "orders of such ties; a tool that takes them as they come may report anything in this "
+        "range."
+    )
+    if any(cell["range"] and len(cell["range_seeds"]) < len(cell["seeds"]) for cell in cells):
+        caption += (
+            " Cells that did not record it are left out, so that a range may miss the mean above."
+        )
+    columns: dict[str, Show] = {
+        "worst": lambda row, bits: _marked((row["cells"][bits]["range"] or [None])[0], row),
+        "best": lambda row, bits: _marked((row["cells"][bits]["range"] or [None])[-1], row),
+    }
+    return [_by_bits(table, "worst and best order of ties", columns, caption)]
+
+
+def _seconds(table: Data) -> Table:
+    caption = (
+        "Loading, training and evaluation of one seed, with as many cells at once as said below. "
+        "Fine-tuned backbones and features that cells share are not in it; the sum below has them."
+    )
+    shown = _by_bits(
+        table, "seconds per cell", {"": lambda row, bits: row["cells"][bits]["seconds"]}, caption
+    )
+    rows = []
+    for row, cells in zip(table["rows"], shown.rows, strict=True):
+        rates = [cell["images_per_second"] for cell in row["cells"].values()]
+        rows.append((*cells, round(max(filter(None, rates))) if any(rates) else None))
+    return replace(shown, columns=(*shown.columns, "images/s"), rows=tuple(rows))
+
+
+def _by_bits(table: Data, title: str, columns: Mapping[str, Show], caption: str) -> Table:
+    """Show some figures of every cell: for each code length the same columns side by side.
+
+    `title` is that of the first column, which names the rows; `columns` are by heading.
+    """
+    headings = [title]
+    for bits in table["bits"]:
+        first, *others = columns
+        headings += [f"{bits} bits: {first}" if first else f"{bits} bits", *others]
+    rows = tuple(
+        (_title(row), *(show(row, str(b)) for b in table["bits"] for show in columns.values()))
+        for row in table["rows"]
+    )
+    return Table(tuple(headings), rows, caption=caption)
+
+
+def _remarks(table: Data, notes: Mapping[str, str]) -> list[str]:
+    remarks = standing_lines(table)
+    for row in table["rows"]:
+        far = [
+            f"{bits} bits: {cell['difference']:+.2f}"
+            for bits, cell in row["cells"].items()
+            if cell["difference"] is not None and cell["difference"] < -_FAR
+        ]
+        if far:
+            remarks.append(
+                f"{row['title']} is more than {_FAR:g} points below the paper ({'; '.join(far)})."
+            )
+    if table["paper"] is not None and table["paper"]["note"]:
+        remarks.append(table["paper"]["note"])
+    remarks += _gaps(table)
+    known = {table["table"], *(row["name"] for row in table["rows"])}
+    return remarks + [text for name, text in notes.items() if name in known]
+
+
+def _gaps(table: Data) -> list[str]:
+    """Say what is missing: empty places, and means over fewer seeds than the others."""
+    fewer: dict[tuple[str, tuple[str, ...]], list[str]] = {}
+    empty = 0
+    for row in table["rows"]:
+        lengths: dict[tuple[str, ...], list[str]] = {}
+        for bits, cell in row["cells"].items():
+            seeds = tuple(cell["seeds"])
+            empty += not seeds
+            if seeds and len(seeds) < len(table["seeds"]):
+                lengths.setdefault(seeds, []).append(bits)
+        for seeds, bits in lengths.items():
+            fewer.setdefault((", ".join(bits), seeds), []).append(row["title"])
+    lines = []
+    if empty:
+        places = "1 place is" if empty == 1 else f"{empty} places are"
+        lines.append(f"{len(table['missing'])} cells are not run yet: {places} empty.")
+    for (bits, seeds), titles in fewer.items():
+        shown = f"seed{'s' if len(seeds) > 1 else ''} {', '.join(seeds)}"
+        lines.append(f"Of {shown} only, at {bits} bits: {'; '.join(titles)}.")
+    return lines
+
+
+def _facts(table: Data) -> Settings:
+    cost = table["cost"]
+    items = [
+        ("epochs", ", ".join(map(str, table["epochs"]))),
+        ("cells", f"{cost['cells']}, {cost['cell_seconds']:,} s in all"),
+        ("cells at once", ", ".join(map(str, cost["at_once"]))),
+        ("backbones start from", str(table["dataset"]["weights"])),
+        ("commits", ", ".join(table["commits"])),
+    ]
+    for machine in table["hardware"]:
+        cpu = f"{machine['cpu']}, {machine['cpu_cores']} cores"
+        versions = f"torch {machine['torch']}, Python {machine['python']}"
+        items.append(("hardware", "; ".join(filter(None, (machine["gpu"], cpu, versions)))))
+    return Settings("Where the numbers come from", tuple(items))
+
+
+def _title(row: Data) -> str:
+    return f"{row['title']} (our reconstruction)" if row["reconstruction"] else str(row["title"])
+
+
+def _score(row: Data, bits: str, mean: str, deviation: str) -> str:
+    cell = row["cells"][bits]
+    return _marked(cell[mean], row, cell[deviation])
+
+
+def _marked(value: float | None, row: Data, deviation: float | None = None) -> str:
+    if value is None:
+        return "\N{EN DASH}"
+    text = f"{value:.2f}"
+    if deviation is not None:
+        text += f" \N{PLUS-MINUS SIGN} {deviation:.2f}"
+    return f"{text} {RECONSTRUCTED}" if row["reconstruction"] else text
+
+
+def _signed(value: float | None) -> str:
+    return "\N{EN DASH}" if value is None else f"{value:+.2f}"

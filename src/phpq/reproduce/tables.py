@@ -11,8 +11,7 @@ from typing import Any
 
 from phpq.config import RECIPES
 from phpq.reproduce.grid import GridPlan
-from phpq.reproduce.paper import PAPER
-from phpq.reproduce.rows import Row
+from phpq.reproduce.paper import PAPER, Row
 
 Records = Mapping[str, dict[str, Any]]
 BASE = "phpq"  # the row that variants are compared with

@@ -34,7 +34,7 @@ from phpq.model.method import Method, build_method
 from phpq.model.retrieval import Model, resolve_device
 from phpq.model.weights import read_safetensors, write_safetensors
 from phpq.recipes import classifier_config, remaining_config
-from phpq.report.plots import plot_training
+from phpq.report.pictures import plot_training
 from phpq.training.distributed import ALONE, Group
 from phpq.training.loop import Trainer, run_epochs
 from phpq.training.progress import Reporter
