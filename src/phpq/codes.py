@@ -32,13 +32,11 @@ _SCORE_BLOCK = 1 << 20  # scores held in one temporary array (4 MiB)
 class Codebooks:
     """M codebooks of K codewords; the numpy twin of the trained quantizer.
 
-    Attributes:
-        codewords: (M, K, d) float32, finite; kept as a read-only copy.
-        unit: Whether codewords must have unit length, as those of PHPQ. Other methods have their
-            own lengths: sign patterns, or centroids of k-means with an offset.
+    Codewords of PHPQ must have unit length. Those of other methods have their own (`unit` False):
+    sign patterns, or centroids of k-means with an offset.
     """
 
-    codewords: FloatArray
+    codewords: FloatArray  # (M, K, d), finite; kept as a read-only copy
     unit: bool = True
 
     def __post_init__(self) -> None:

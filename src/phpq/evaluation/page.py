@@ -53,8 +53,20 @@ def build_page(evaluation: Evaluation, *, curves: Sequence[Figure], top10: bytes
         f"Of {evaluation.codes.gallery:,} gallery images. Entropy is the mean over the codebooks; "
         "near zero, the codebooks have collapsed. Images of one class may well share a code."
     )
+    about = "The embeddings of this method are its codes: search without codes finds the same."
+    if not evaluation.lossless:
+        about = (
+            "Three ways to search the same embeddings: by the learned codes, without codes, and "
+            "by a product quantizer fitted afterwards."
+        )
+    facts = (
+        ("data set", evaluation.source or evaluation.dataset),
+        ("epochs trained", str(evaluation.epochs_trained)),
+        ("fingerprint of the weights", evaluation.fingerprint),
+    )
+    settings = (Settings("Model and data", facts), config_block("Config", evaluation.settings))
     sections = [
-        _retrieval(evaluation, curves),
+        Section("Retrieval", (score_table(evaluation.ways), *curves), lead=about),
         Section(
             "What a search brings back",
             (hits_figure(top10, "class"),),
@@ -65,7 +77,7 @@ def build_page(evaluation: Evaluation, *, curves: Sequence[Figure], top10: bytes
         *_epochs(evaluation),
         Section("Use of the codebooks", (health_table(evaluation.ways, caption=health),)),
         *_skipped(evaluation),
-        _settings(evaluation),
+        Section("Settings", settings),
     ]
     return Report(
         title=f"{evaluation.dataset}: search with {evaluation.bits}-bit codes",
@@ -104,25 +116,23 @@ def score_table(ways: Ways, *, cutoffs: Sequence[int] = CUTOFFS) -> Table:
 
 def score_figures(ways: Ways) -> tuple[Figure, Figure]:
     """Draw precision of the first N hits, and precision against recall."""
-    first = next(iter(ways))
-    precision_at = plot_curves(
-        {
-            name: {float(n): 100 * value for n, value in scores.precision_at.items()}
-            for name, scores in ways.items()
-        },
-        title="Precision of the first N hits",
-        labels=("N", "precision, %"),
-        strong=first,
-    )
-    named = {f"{name}  (MAP {s.map_percent:.1f})": s.pr_curve for name, s in ways.items()}
+    by_rank = {
+        name: {float(n): 100 * value for n, value in scores.precision_at.items()}
+        for name, scores in ways.items()
+    }
+    title, labels = "Precision of the first N hits", ("N", "precision, %")
+    precision_at = plot_curves(by_rank, title=title, labels=labels, strong=next(iter(by_rank)))
+    by_recall = {
+        f"{name}  (MAP {scores.map_percent:.1f})": {
+            100 * recall: 100 * value for recall, value in scores.pr_curve.items()
+        }
+        for name, scores in ways.items()
+    }
     precision_recall = plot_curves(
-        {
-            name: {100 * recall: 100 * value for recall, value in curve.items()}
-            for name, curve in named.items()
-        },
+        by_recall,
         title="Precision and recall",
         labels=("recall, %", "precision, %"),
-        strong=next(iter(named)),
+        strong=next(iter(by_recall)),
         x_axis="linear",
         y_range=(-2, 102),
     )
@@ -203,17 +213,6 @@ def _headlines(evaluation: Evaluation) -> tuple[Headline, ...]:
     )
 
 
-def _retrieval(evaluation: Evaluation, curves: Sequence[Figure]) -> Section:
-    return Section(
-        "Retrieval",
-        (score_table(evaluation.ways), *curves),
-        lead="The embeddings of this method are its codes: search without codes finds the same."
-        if evaluation.lossless
-        else "Three ways to search the same embeddings: by the learned codes, without codes, and "
-        "by a product quantizer fitted afterwards.",
-    )
-
-
 def _speed(evaluation: Evaluation) -> Section:
     timing = evaluation.timing
     timed = (
@@ -255,19 +254,8 @@ def _skipped(evaluation: Evaluation) -> list[Section]:
     shown = reasons[:_NAMED_IMAGES]
     if len(reasons) > len(shown):
         shown.append(f"... and {len(reasons) - len(shown)} more; metrics.json names them all.")
-    lead = f"{len(reasons)} images could not be read."
-    note = Note(tuple(shown), as_list=True)
+    note, lead = Note(tuple(shown), as_list=True), f"{len(reasons)} images could not be read."
     return [Section("Images left out", (note,), lead=lead)] if reasons else []
-
-
-def _settings(evaluation: Evaluation) -> Section:
-    facts = (
-        ("data set", evaluation.source or evaluation.dataset),
-        ("epochs trained", str(evaluation.epochs_trained)),
-        ("fingerprint of the weights", evaluation.fingerprint),
-    )
-    config = config_block("Config", evaluation.settings)
-    return Section("Settings", (Settings("Model and data", facts), config))
 
 
 def _bytes(scores: RetrievalScores) -> str:

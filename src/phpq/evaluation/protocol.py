@@ -69,17 +69,13 @@ def evaluate_codes(
     `cutoffs` are the N of P@N, here and below.
     """
     check_codes("gallery_codes", gallery_codes, codebooks.num_codebooks, codebooks.codebook_size)
-    return replace(
-        _measure_codes(
-            queries,
-            lambda part: codebooks.lookup_tables(queries.embeddings[part], norm=query_norm),
-            label_groups(gallery_codes, gallery_labels),
-            cutoffs,
-        ),
-        method="codes",
-        bits=codebooks.bits,
-        health=code_health(gallery_codes, codebooks.codebook_size),
-    )
+
+    def tables(part: slice) -> FloatArray:
+        return codebooks.lookup_tables(queries.embeddings[part], norm=query_norm)
+
+    scores = _measure_codes(queries, tables, label_groups(gallery_codes, gallery_labels), cutoffs)
+    health = code_health(gallery_codes, codebooks.codebook_size)
+    return replace(scores, method="codes", bits=codebooks.bits, health=health)
 
 
 def evaluate_float(
@@ -130,12 +126,9 @@ def evaluate_posthoc_pq(
         products: FloatArray = np.einsum("qmd,mkd->qmk", block, centroids, optimize=True)
         return products
 
-    return replace(
-        _measure_codes(queries, tables, label_groups(codes, gallery.labels), cutoffs),
-        method="pq",
-        bits=num_codebooks * (codebook_size.bit_length() - 1),
-        health=code_health(codes, codebook_size),
-    )
+    scores = _measure_codes(queries, tables, label_groups(codes, gallery.labels), cutoffs)
+    bits = num_codebooks * (codebook_size.bit_length() - 1)
+    return replace(scores, method="pq", bits=bits, health=code_health(codes, codebook_size))
 
 
 def _measure_codes(

@@ -56,16 +56,10 @@ def time_search(
     repeats: int = 5,
     query_norm: QueryNorm = "unit",
 ) -> SearchTiming:
-    """Time both searches in the same run.
+    """Time both searches of queries (Q, D) over a gallery (N, D) in the same run.
 
-    Args:
-        queries: (Q, D) float; repeated in turn where there are fewer than `num_queries`.
-        gallery: (N, D) float embeddings; the codes are made from them here, untimed.
-        codebooks: Of the model.
-        num_queries: Of the batch.
-        top_k: Hits per query.
-        repeats: Timed repeats.
-        query_norm: See `Codebooks.lookup_tables`.
+    Queries are repeated in turn where there are fewer than `num_queries`; codes are made here,
+    untimed.
     """
     rows = check_embeddings("gallery", gallery, codebooks.embedding_dim)
     vectors = check_embeddings("queries", queries, codebooks.embedding_dim)

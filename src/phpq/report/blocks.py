@@ -103,7 +103,9 @@ class Section:
     def rows(self) -> tuple[tuple[Block, ...], ...]:
         """The blocks as they are laid out: narrow figures that follow each other share a row."""
         rows: list[tuple[Block, ...]] = []
-        for shared, run in itertools.groupby(self.blocks, _shares_row):
+        for shared, run in itertools.groupby(
+            self.blocks, lambda block: isinstance(block, Figure) and not block.wide
+        ):
             together = tuple(run)
             rows += [together] if shared else [(block,) for block in together]
         return tuple(rows)
@@ -168,10 +170,6 @@ def _render(template: str, **content: Any) -> str:
     environment.filters["markdown_cell"] = lambda value: _cell(value, "").replace("|", r"\|")
     environment.tests["numeric"] = _is_numeric
     return environment.get_template(template).render(content)
-
-
-def _shares_row(block: Block) -> bool:
-    return isinstance(block, Figure) and not block.wide
 
 
 def _is_numeric(value: Cell) -> bool:

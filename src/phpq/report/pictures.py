@@ -216,9 +216,6 @@ def plot_curves(
             20; "log" and "linear" leave the ticks to matplotlib.
         y_range: Ends of the y axis; None fits them to the points.
         wide: A larger picture with its legend beside it, for many names.
-
-    Returns:
-        A PNG.
     """
     _require(curves)
     figure, (axes,) = _new_figure(1, 1, size=(8.2, 4.6) if wide else (5.6, 3.9))
@@ -264,11 +261,7 @@ _COLUMNS = (
 def plot_training(rows: Sequence[Mapping[str, Any]]) -> bytes:
     """Draw a run over its epochs: losses, MAP, learning rate, and the health of the codebooks.
 
-    Args:
-        rows: The rows of metrics.jsonl, each with "epoch"; a value that a row lacks is left out.
-
-    Returns:
-        A PNG.
+    Takes the rows of metrics.jsonl, each with "epoch"; a value that a row lacks is left out.
     """
     _require(rows)
     terms = [name for name in rows[0] if name not in _COLUMNS]  # of the method's loss

@@ -132,9 +132,8 @@ def time_searches(
 ) -> dict[str, Any]:
     """Time 1,000 queries by every method and code length of the plan that has kept codes.
 
-    Returns:
-        {"rows": [{name, title, bits, engine, map, ms}], ...}; float search over PHPQ's embeddings
-        is a row for each code length.
+    Returns {"rows": [{name, title, bits, engine, map, ms}], ...}; float search over PHPQ's
+    embeddings is a row for each code length.
     """
     rows: list[dict[str, Any]] = []
     searches: list[Search] = []
@@ -180,18 +179,14 @@ def draw_top10(
 ) -> tuple[bytes, dict[str, Any]] | None:
     """Draw the first hits of PHPQ and PQN for the same queries.
 
-    Returns:
-        A PNG, in which the rows of a query stand one below the other, PHPQ first; and what it
-        shows: code length, right hits of each method, hits shown of each. None without images, or
-        while one of the methods has no codes.
+    Returns a PNG, in which the rows of a query stand one below the other, PHPQ first; and what it
+    shows: code length, right hits of each method, hits shown of each. None without images, or while
+    one of the methods has no codes.
     """
     bits = max(plan.bits)
-    kept = {}
-    for name in _PAIR:
-        key = plan.places["top10", name, bits, plan.seeds[0]]
-        codes = store.read_codes(key) if key in records else None
-        if codes is not None:
-            kept[name] = codes
+    keys = {name: plan.places["top10", name, bits, plan.seeds[0]] for name in _PAIR}
+    found = {name: store.read_codes(key) for name, key in keys.items() if key in records}
+    kept = {name: codes for name, codes in found.items() if codes is not None}
     if dataset is None or len(kept) < len(_PAIR):
         return None
     held = plan.subject.base.data.holdout_per_class

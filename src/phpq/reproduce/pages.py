@@ -53,15 +53,8 @@ def write_pages(
 ) -> tuple[dict[str, dict[str, Any]], tuple[Path, ...]]:
     """Write everything that is made of finished cells.
 
-    Args:
-        plan: What was asked for.
-        records: Of the finished cells.
-        store: Of the grid.
-        dataset: With its images, for pictures; None if they are not here.
-        word: The target as it was asked for: names the HTML page.
-
-    Returns:
-        Target -> the content of its JSON file; and the pages.
+    Pictures need the `dataset`, None if its images are not here; the `word` that was asked for
+    names the HTML page. Returns target -> the content of its JSON file; and the pages.
     """
     path = store.folder / NOTES
     notes = read_json(path, remedy="Correct or remove it.") if path.is_file() else {}
@@ -166,7 +159,7 @@ def _main(table: Data) -> Table:
         mean, means = row["cells"][bits]["mean"], [r["cells"][bits]["mean"] for r in table["rows"]]
         best = max((value for value in means if value is not None), default=None)
         mark = f" {_BEST}" if mean is not None and mean == best else ""
-        return _score(row, bits, "mean", "std") + mark
+        return _score(row, bits) + mark
 
     columns: dict[str, Show] = {
         "paper": lambda row, bits: row["cells"][bits]["paper"],
@@ -195,8 +188,8 @@ def _epochs(table: Data) -> Table:
         "Shallow methods are fitted once, after the last epoch."
     )
     columns: dict[str, Show] = {
-        "last": lambda row, bits: _score(row, bits, "mean", "std"),
-        "best": lambda row, bits: _score(row, bits, "best_mean", "best_std"),
+        "last": _score,
+        "best": lambda row, bits: _score(row, bits, "best_"),
     }
     return _by_bits(table, "last and best epoch", columns, caption)
 
@@ -245,11 +238,12 @@ def _by_bits(table: Data, title: str, columns: Mapping[str, Show], caption: str)
     for bits in table["bits"]:
         first, *others = columns
         headings += [f"{bits} bits: {first}" if first else f"{bits} bits", *others]
-    rows = tuple(
-        (_title(row), *(show(row, str(b)) for b in table["bits"] for show in columns.values()))
-        for row in table["rows"]
-    )
-    return Table(tuple(headings), rows, caption=caption)
+    rows = []
+    for row in table["rows"]:
+        name = row["title"] + (" (our reconstruction)" if row["reconstruction"] else "")
+        shown = (show(row, str(bits)) for bits in table["bits"] for show in columns.values())
+        rows.append((name, *shown))
+    return Table(tuple(headings), tuple(rows), caption=caption)
 
 
 def _remarks(table: Data, notes: Mapping[str, str]) -> list[str]:
@@ -310,13 +304,9 @@ def _facts(table: Data) -> Settings:
     return Settings("Where the numbers come from", tuple(items))
 
 
-def _title(row: Data) -> str:
-    return f"{row['title']} (our reconstruction)" if row["reconstruction"] else str(row["title"])
-
-
-def _score(row: Data, bits: str, mean: str, deviation: str) -> str:
+def _score(row: Data, bits: str, best: str = "") -> str:
     cell = row["cells"][bits]
-    return _marked(cell[mean], row, cell[deviation])
+    return _marked(cell[f"{best}mean"], row, cell[f"{best}std"])
 
 
 def _marked(value: float | None, row: Data, deviation: float | None = None) -> str:

@@ -69,11 +69,12 @@ def smooth(points: Sequence[Point], steps: int = 5) -> list[Point]:
     curve: list[Point] = []
     for i in range(len(points)):
         xs, ys = zip(*(points[(i + k - 1) % len(points)] for k in range(4)), strict=True)
-        curve += [(_spline(*xs, k / steps), _spline(*ys, k / steps)) for k in range(steps)]
+        curve += [(_spline(xs, k / steps), _spline(ys, k / steps)) for k in range(steps)]
     return curve
 
 
-def _spline(p0: float, p1: float, p2: float, p3: float, t: float) -> float:
+def _spline(points: Sequence[float], t: float) -> float:
+    p0, p1, p2, p3 = points
     return p1 + 0.5 * t * (
         p2 - p0 + t * (2 * p0 - 5 * p1 + 4 * p2 - p3 + t * (3 * (p1 - p2) + p3 - p0))
     )
