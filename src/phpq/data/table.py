@@ -12,6 +12,7 @@ import io
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -207,14 +208,11 @@ def _arrow_rows(place: Place) -> Iterator[dict[str, Any]]:
             schema, version = source.schema_arrow, None
         cells = _image_column(schema)
         columns = [name for name in schema.names if name != cells]
-        number = 0
-        for block in _blocks(source, columns):
-            for row in block:
-                named_row = {_spelled(name): value for name, value in row.items()}
-                if cells:
-                    named_row["image"] = TableCell(table, number, cells, version)
-                yield named_row
-                number += 1
+        for number, row in enumerate(chain.from_iterable(_blocks(source, columns))):
+            named_row = {_spelled(name): value for name, value in row.items()}
+            if cells:
+                named_row["image"] = TableCell(table, number, cells, version)
+            yield named_row
 
 
 def _blocks(source: Any, columns: list[str]) -> Iterator[list[dict[str, Any]]]:
@@ -238,14 +236,12 @@ def _image_column(schema: Any) -> str | None:
     """Return the column `image` if it holds bytes, alone or in a struct as in Hugging Face sets."""
     import pyarrow as pa
 
-    def is_bytes(kind: Any) -> bool:
-        return bool(pa.types.is_binary(kind) or pa.types.is_large_binary(kind))
-
-    for name in schema.names:
-        kind = schema.field(name).type
-        inside = pa.types.is_struct(kind) and kind.get_field_index("bytes") >= 0
-        if name.lower() == "image" and (is_bytes(kind) or inside):
-            return str(name)
+    for field in schema:
+        if field.name.lower() == "image":
+            kind = field.type
+            inside = pa.types.is_struct(kind) and kind.get_field_index("bytes") >= 0
+            if inside or pa.types.is_binary(kind) or pa.types.is_large_binary(kind):
+                return str(field.name)
     return None
 
 

@@ -114,16 +114,14 @@ def _task(result: DemoResult, family: bytes) -> Section:
     names = ", ".join(
         name.partition(".")[2].replace("_", " ") for name in result.class_names[:_FAMILY]
     )
-    figure = Figure(
-        family,
-        alt="Four rows of drawn birds, one species per row",
-        caption=f"One species per row, top to bottom: {names}. Seen as the network sees them, at "
-        f"{result.recipe.size} x {result.recipe.size} pixels.",
-        wide=True,
+    size, alt = result.recipe.size, "Four rows of drawn birds, one species per row"
+    caption = (
+        f"One species per row, top to bottom: {names}. Seen as the network sees them, at "
+        f"{size} x {size} pixels."
     )
     return Section(
         "The task",
-        (figure,),
+        (Figure(family, alt=alt, caption=caption, wide=True),),
         lead="Species come in families of four that differ from the first of them in one small "
         "mark: an eye ring, a wing bar, the beak, the streaks of the breast. Pose, coat, "
         "background, light and leaves in the way change with every image and mean nothing.",
@@ -168,8 +166,8 @@ def _training(result: DemoResult, pictures: Mapping[int, bytes]) -> Section:
         last, best = one.epochs.last.map, one.epochs.best.map
         rows.append((f"{one.bits} bits", one.epochs_trained, last, best))
     table = Table(
-        columns=("run", "epochs", "MAP, last epoch", "MAP, best epoch"),
-        rows=tuple(rows),
+        ("run", "epochs", "MAP, last epoch", "MAP, best epoch"),
+        tuple(rows),
         caption="All figures of this page are of the last epoch. The best one is picked by the "
         "queries themselves, so it flatters.",
     )
@@ -190,17 +188,14 @@ def _training(result: DemoResult, pictures: Mapping[int, bytes]) -> Section:
 
 
 def _health(result: DemoResult) -> Section:
-    table = health_table(
-        _ways(result),
-        caption=f"Of {result.longest.codes.gallery:,} gallery images. Entropy is the mean over the "
+    caption = (
+        f"Of {result.longest.codes.gallery:,} gallery images. Entropy is the mean over the "
         f"codebooks: codes that name one of {result.recipe.species} species and tell nothing else "
-        f"have {math.log2(result.recipe.species):.2f}; near zero, a codebook has collapsed.",
+        f"have {math.log2(result.recipe.species):.2f}; near zero, a codebook has collapsed."
     )
-    return Section(
-        "Use of the codebooks",
-        (table,),
-        lead="Codes learned from labels fall on few values: images of one species share them.",
-    )
+    lead = "Codes learned from labels fall on few values: images of one species share them."
+    table = health_table(_ways(result), caption=caption)
+    return Section("Use of the codebooks", (table,), lead=lead)
 
 
 def _speed(result: DemoResult) -> Section:

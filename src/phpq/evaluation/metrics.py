@@ -89,8 +89,7 @@ class RetrievalScores:
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain data for JSON; MAP, P@N and the curve are in per cent."""
-        return {
-            "method": self.method,
+        return asdict(self) | {
             "map": self.map_percent,
             "map_range": list(self.map_range_percent),
             "precision_at": {str(n): 100 * value for n, value in self.precision_at.items()},
@@ -99,10 +98,6 @@ class RetrievalScores:
                 "recall": [100 * level for level in self.pr_curve],
                 "precision": [100 * value for value in self.pr_curve.values()],
             },
-            "queries": self.queries,
-            "excluded": self.excluded,
-            "gallery": self.gallery,
-            "bits": self.bits,
             "health": None if self.health is None else self.health.to_dict(),
         }
 
@@ -237,13 +232,8 @@ def code_health(codes: CodeArray, codebook_size: int) -> CodeHealth:
         used = shares[shares > 0]
         dead.append(int(codebook_size - len(used)))
         entropies.append(abs(float(-(used * np.log2(used)).sum())))  # abs: no "-0.0"
-    return CodeHealth(
-        rows=len(codes),
-        distinct_codes=len(sizes),
-        dead_codewords=tuple(dead),
-        entropy_bits=tuple(entropies),
-        largest_share=float(sizes.max() / len(codes)),
-    )
+    largest = float(sizes.max() / len(codes))
+    return CodeHealth(len(codes), len(sizes), tuple(dead), tuple(entropies), largest)
 
 
 def _average(groups: TieGroups, terms: Float64Array) -> Float64Array:

@@ -70,19 +70,16 @@ def time_search(
         )
     batch = vectors[np.arange(num_queries) % len(vectors)]
     codes = codebooks.encode(rows)
-    index, threads = CodeIndex(codebooks, codes), _threads()
-    parts = codebooks.num_codebooks
+    index, threads, parts = CodeIndex(codebooks, codes), _threads(), codebooks.num_codebooks
     unit_rows = normalise_sub_vectors(rows, parts) if codebooks.unit else rows
     unit_batch = normalise_sub_vectors(batch, parts) if codebooks.unit else batch
     # Normalising queries is the same work for both, so it is done before.
     code_batch = unit_batch if query_norm == "unit" else batch
-    code_seconds, float_seconds = time_in_turns(
-        (
-            lambda: index.search(code_batch, top_k, query_norm="raw", threads=threads),
-            lambda: search_float(unit_batch, unit_rows, top_k=top_k),
-        ),
-        repeats,
+    searches: tuple[Callable[[], object], ...] = (
+        lambda: index.search(code_batch, top_k, query_norm="raw", threads=threads),
+        lambda: search_float(unit_batch, unit_rows, top_k=top_k),
     )
+    code_seconds, float_seconds = time_in_turns(searches, repeats)
     return SearchTiming(
         code_seconds=code_seconds,
         float_seconds=float_seconds,

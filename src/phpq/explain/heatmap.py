@@ -83,16 +83,11 @@ def heat_map(
     code: CodeArray | None = None,
     codebook: int | None = None,
 ) -> FloatArray:
-    """Show where in an image its match with a code comes from.
+    """Show where in a file or an upright image its match with a code comes from.
 
-    For the query of a search give the code of the hit, for the hit that of the query.
-
-    Args:
-        model: Of PHPQ; for another method see `heat_note`.
-        image: A file, or an upright image.
-        code: (M,) uint8 of the other image; None: the image's own, which shows what its code rests
-            upon.
-        codebook: From 0; the share of this codebook alone. None: the whole score.
+    For the query of a search give the code (M,) of the hit, for the hit that of the query; without
+    one it is the image's own, which shows what its code rests upon. A codebook, from 0, shows its
+    share alone. Models are of PHPQ; for other methods see `heat_note`.
 
     Returns:
         (h, w) float32 in [0, 1] over the whole image, with its aspect ratio; the hottest place is
