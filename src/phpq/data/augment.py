@@ -27,28 +27,21 @@ def draw_augmentations(
     Centre x, y and size w, h as shares of the side; mirror +1 or -1; factors of brightness,
     contrast and saturation.
     """
-    width, height = _draw_crop_sizes(generator, count, config)
+    limit = np.log(config.crop_ratio)
+    width = height = np.full(count, np.inf)
+    for _ in range(10):  # until the crop fits, as torchvision does; then it is clipped
+        again = (width > 1) | (height > 1)
+        area = generator.uniform(config.crop_scale, 1, count)
+        ratio = np.exp(generator.uniform(-limit, limit, count))
+        width = np.where(again, np.sqrt(area * ratio), width)
+        height = np.where(again, np.sqrt(area / ratio), height)
+    width, height = np.minimum(width, 1), np.minimum(height, 1)
     centre_x = generator.uniform(width / 2, 1 - width / 2)
     centre_y = generator.uniform(height / 2, 1 - height / 2)
     mirror = np.where(generator.random(count) < 0.5, -1.0, 1.0) if config.flip else np.ones(count)
     colour = generator.uniform(1 - config.jitter, 1 + config.jitter, (3, count))
     drawn = np.stack([centre_x, centre_y, width, height, mirror, *colour], axis=1)
     return drawn.astype(np.float32)
-
-
-def _draw_crop_sizes(
-    generator: np.random.Generator, count: int, config: DataConfig
-) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Draw area and aspect until the crop fits (ten times, as torchvision does), then clip."""
-    limit = np.log(config.crop_ratio)
-    width = height = np.full(count, np.inf)
-    for _ in range(10):
-        again = (width > 1) | (height > 1)
-        area = generator.uniform(config.crop_scale, 1, count)
-        ratio = np.exp(generator.uniform(-limit, limit, count))
-        width = np.where(again, np.sqrt(area * ratio), width)
-        height = np.where(again, np.sqrt(area / ratio), height)
-    return np.minimum(width, 1), np.minimum(height, 1)
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,9 +10,9 @@ import io
 import os
 import threading
 from collections import deque
-from collections.abc import Callable, Generator, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import closing, contextmanager
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO, Literal, TypeVar
@@ -235,8 +235,13 @@ def _fill(
 
 def _decode(stream: BinaryIO, name: str, max_pixels: int, draft: int) -> Image.Image:
     try:
-        with _unlimited_pillow():
-            image = Image.open(stream, formats=FORMATS)
+        with _LIMIT_LOCK:
+            limit = Image.MAX_IMAGE_PIXELS
+            Image.MAX_IMAGE_PIXELS = None  # our own limit is checked below, from the same header
+            try:
+                image = Image.open(stream, formats=FORMATS)
+            finally:
+                Image.MAX_IMAGE_PIXELS = limit
     except UnidentifiedImageError as error:
         raise _bad(name, _unknown_kind(stream)) from error
     except Exception as error:  # a damaged header can raise almost anything inside Pillow
@@ -289,17 +294,6 @@ def _open_bytes(source: Path | bytes, name: str) -> BinaryIO:
     except OSError as error:
         raise _bad(name, error.strerror or str(error)) from error
     raise _bad(name, "the file is empty (0 bytes)")
-
-
-@contextmanager
-def _unlimited_pillow() -> Iterator[None]:
-    with _LIMIT_LOCK:
-        limit = Image.MAX_IMAGE_PIXELS
-        Image.MAX_IMAGE_PIXELS = None  # our own limit is checked right after, from the same header
-        try:
-            yield
-        finally:
-            Image.MAX_IMAGE_PIXELS = limit
 
 
 def _upright(image: Image.Image) -> Image.Image:

@@ -29,18 +29,11 @@ def codebook_shares(
     *,
     query_norm: QueryNorm = "unit",
 ) -> FloatArray:
-    """Split the score of one query and one gallery image by codebook.
+    """Split the score of one query (D,) and one gallery image, its code (M,), by codebook.
 
-    Args:
-        codebooks: Those of the gallery.
-        query_embedding: (D,) float, normalised or not. For a query that is known by its code only,
-            what the code decodes to, as `Gallery.search_id` does it.
-        code: (M,) uint8, of the gallery image.
-        query_norm: As the gallery searches; see `Codebooks.lookup_tables`.
-
-    Returns:
-        (M,) float32, negative where a codebook speaks against the match. They add up to the score
-        of the index; not to that of a re-ranked hit, which float embeddings score.
+    A query that is known by its code only is what the code decodes to, as `Gallery.search_id` does
+    it. Returns (M,) float32, negative where a codebook speaks against the match. They add up to the
+    score of the index; not to that of a re-ranked hit, which float embeddings score.
     """
     if not isinstance(query_embedding, np.ndarray) or query_embedding.ndim != 1:
         raise ShapeError(
