@@ -45,8 +45,8 @@ from phpq.codes import CodeArray, Codebooks
 from phpq.gallery import shards as gallery_shards
 from phpq.gallery.records import row_checks
 from phpq.gallery.store import GalleryStore
-from phpq.serve.shards.cluster import ray_shards
-from phpq.serve.shards.settings import Sharding
+from phpq.serve.ray_shards import ray_shards
+from phpq.serve.settings import Sharding
 from serve import Request, measure, memory_mb, server
 
 BOOKS = 8

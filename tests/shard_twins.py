@@ -12,9 +12,9 @@ from typing import Any
 from ray.exceptions import RayActorError
 
 from phpq.codes import Codebooks
-from phpq.serve.shards.cluster import RayShards
-from phpq.serve.shards.deployment import ShardReplica
-from phpq.serve.shards.settings import Sharding
+from phpq.serve.ray_shards import RayShards
+from phpq.serve.settings import Sharding
+from phpq.serve.shard_replica import ShardReplica
 
 
 class TwinHandle:

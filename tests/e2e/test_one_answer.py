@@ -17,8 +17,8 @@ from phpq.api import evaluate
 from phpq.data import open_dataset, write_plumage
 from phpq.gallery.shards import LocalShards, Shards
 from phpq.hits import Found
-from phpq.serve.shards.cluster import ray_shards
-from phpq.serve.shards.settings import Sharding
+from phpq.serve.ray_shards import ray_shards
+from phpq.serve.settings import Sharding
 from served_galleries import running, served
 from shard_twins import twin_shards
 from tiny_runs import tiny_birds

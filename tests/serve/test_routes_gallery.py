@@ -1,14 +1,16 @@
-"""Facts, labels, items and pictures over HTTP."""
+"""Facts, images, codebooks, the map, and why images match."""
 
 from __future__ import annotations
 
+import base64
 import io
 from pathlib import Path
 
+import pytest
 from PIL import Image
 from starlette.testclient import TestClient
 
-from served_galleries import IMAGES, LABELS, copy_gallery, ids, photo, served, tiny_model
+from served_galleries import IMAGES, LABELS, copy_gallery, ids, new_photo, photo, served, tiny_model
 
 
 def test_info_says_what_is_served(client: TestClient) -> None:
@@ -77,3 +79,79 @@ def test_a_file_that_changed_is_not_shown(tmp_path: Path) -> None:
             gone = client.get(f"/api/v1/{path}", params={"id": ids()[2]})
             assert gone.status_code == 404
         assert client.get("/api/v1/item", params={"id": ids()[2]}).json()["has_original"] is False
+
+
+def test_the_map_shows_every_image_or_a_sample(client: TestClient) -> None:
+    whole = client.get("/api/v1/map").json()
+    assert {point["id"] for point in whole["points"]} == set(ids())
+    assert whole["sampled"] is False
+    assert all(-1 <= point[axis] <= 1 for point in whole["points"] for axis in "xy")
+    assert all(point["id"].startswith(f"{point['label']}/") for point in whole["points"])
+    assert client.get("/api/v1/map").json() == whole
+    sample = client.get("/api/v1/map?limit=5").json()
+    assert (len(sample["points"]), sample["sampled"]) == (5, True)
+
+
+def test_codewords_add_up_to_the_gallery(client: TestClient) -> None:
+    books = client.get("/api/v1/codebooks").json()["codebooks"]
+    assert [book["codebook"] for book in books] == [0, 1, 2, 3]
+    for book in books:
+        assert book["used"] + book["dead"] == 8
+        assert sum(word["images"] for word in book["words"]) == IMAGES
+        counts = [word["images"] for word in book["words"]]
+        assert counts == sorted(counts, reverse=True)
+    assert len(client.get("/api/v1/codebooks?limit=1").json()["codebooks"][0]["words"]) == 1
+
+
+def test_the_images_behind_a_codeword_have_it(client: TestClient) -> None:
+    books = client.get("/api/v1/codebooks").json()["codebooks"]
+    word = books[1]["words"][0]
+    found = client.get(f"/api/v1/codebooks/1/{word['word']}").json()
+    assert found["total"] == word["images"] == len(found["images"])
+    for image in found["images"]:
+        code = client.get("/api/v1/item", params={"id": image["id"]}).json()["code"]
+        assert bytes.fromhex(code)[1] == word["word"]
+    for path in ("9/0", "0/8"):
+        assert client.get(f"/api/v1/codebooks/{path}").status_code == 404
+
+
+def is_png(uri: str) -> bool:
+    head, _, content = uri.partition(",")
+    with Image.open(io.BytesIO(base64.b64decode(content))) as image:
+        return head == "data:image/png;base64" and image.format == "PNG"
+
+
+def test_shares_add_up_to_the_score_of_the_search(client: TestClient) -> None:
+    hit = client.get("/api/v1/search", params={"id": ids()[0]}).json()["hits"][2]
+    params = {"query_id": ids()[0], "hit_id": hit["id"]}
+    said = client.get("/api/v1/explain", params=params).json()
+    assert said["score"] == pytest.approx(hit["score"], abs=1e-5)
+    assert sum(share["score"] for share in said["shares"]) == pytest.approx(hit["score"], abs=1e-5)
+    assert is_png(said["query"]["heatmap"])
+    assert is_png(said["hit"]["heatmap"])
+    assert said["note"] == ""
+
+
+def test_an_upload_is_explained(client: TestClient) -> None:
+    files = {"image": ("a.png", new_photo(1))}
+    hit = client.post("/api/v1/search", files=files).json()["hits"][0]
+    said = client.post("/api/v1/explain", files=files, data={"hit_id": hit["id"]}).json()
+    assert said["score"] == pytest.approx(hit["score"], abs=1e-5)
+    assert is_png(said["query"]["heatmap"])
+    missing = client.post("/api/v1/explain", files=files, data={"hit_id": "none"})
+    assert missing.status_code == 404
+
+
+def test_a_code_has_shares_but_no_picture(client: TestClient) -> None:
+    params = {"code": "00010203", "hit_id": ids()[1]}
+    said = client.get("/api/v1/explain", params=params).json()
+    assert len(said["shares"]) == 4
+    assert said["query"]["heatmap"] is None
+    assert "only its code is known" in said["note"]
+    assert is_png(said["hit"]["heatmap"])
+
+
+def test_exactly_one_query_is_named(client: TestClient) -> None:
+    for extra in ({}, {"code": "00010203", "query_id": ids()[0]}):
+        answer = client.get("/api/v1/explain", params={"hit_id": ids()[1], **extra})
+        assert answer.status_code == 400

@@ -1,14 +1,15 @@
-"""What is beside the API: the page or a word instead, health, readiness, metrics."""
+"""The page, the documents, and what machines ask."""
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 from fastapi import FastAPI
 from starlette.testclient import TestClient
 
 from phpq.gallery import Gallery
-from phpq.serve.routes_site import STATIC, mount_static, site_routes
+from phpq.serve.routes_site import STATIC, mount_static, render, site_routes
 from phpq.serve.services import Services
 from phpq.serve.settings import ServerSettings
 from served_galleries import shared_gallery
@@ -49,3 +50,33 @@ def test_nothing_outside_the_folder_is_served(client: TestClient) -> None:
 
 def test_the_folder_is_inside_the_package() -> None:
     assert STATIC.parent.name == "serve"
+
+
+def test_the_page_names_every_operation_and_needs_nothing_from_elsewhere(
+    client: TestClient,
+) -> None:
+    page = client.get("/docs").text
+    document = client.get("/openapi.json").json()
+    for path in document["paths"]:
+        assert f"<code>{path}</code>" in page
+    assert "<script" not in page
+    assert "style=" not in page
+    assert 'src="http' not in page
+    assert 'href="http' not in page
+    assert client.get("/docs/style.css").headers["content-type"].startswith("text/css")
+
+
+def test_types_limits_and_files_are_said(client: TestClient) -> None:
+    page = client.get("/docs").text
+    assert "integer 1 to 500, 10 by default" in page
+    assert "<td>file</td>" in page
+    assert "list of HitAnswer" in page
+    assert "add or upsert" in page
+
+
+def test_what_a_document_says_is_escaped() -> None:
+    operation = {"description": "<b>bold</b>", "responses": {"200": {"description": "x"}}}
+    document = {"info": {"title": "<i>", "version": "1"}, "paths": {"/x": {"get": operation}}}
+    page = render(json.dumps(document))
+    assert "&lt;b&gt;bold" in page
+    assert "<i>" not in page

@@ -1,19 +1,25 @@
-"""What the routes work with: uploads become embeddings and heat maps."""
+"""Uploads become embeddings; what others write is served soon, and whole; counts add up."""
 
 from __future__ import annotations
 
 import io
+import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
 import pytest
 from PIL import Image
+from prometheus_client.parser import text_string_to_metric_families
 
+from made_up_galleries import make_codebooks, make_queries, make_record, make_store
 from phpq.errors import BadImageError
-from phpq.gallery import Gallery
+from phpq.gallery import Gallery, GalleryStore
+from phpq.gallery.view import Page
+from phpq.gallery.views import Views
 from phpq.serve.refusals import Refused
-from phpq.serve.services import Services
+from phpq.serve.services import Follower, Metrics, Services
 from phpq.serve.settings import ServerSettings
 from served_galleries import new_photo, photo, shared_gallery
 
@@ -38,3 +44,129 @@ def test_an_upload_is_embedded_as_the_library_does_it(services: Services, tmp_pa
     with Image.open(io.BytesIO(png)) as image:
         assert image.format == "PNG"
     assert services.jobs() == {"searches": 0, "uploads": 0, "writes": 0}
+
+
+def start(folder: Path, count: int = 8) -> GalleryStore:
+    store = make_store(folder)
+    store.put([make_record(f"i{n}", n) for n in range(count)])
+    return store
+
+
+def test_a_change_appears_by_itself(tmp_path: Path) -> None:
+    store = start(tmp_path / "g")
+    seen: list[int] = []
+    views = Views(tmp_path / "g", make_codebooks(), changed=lambda fresh: seen.append(len(fresh)))
+    views.reload()
+    follower = Follower(views, seconds=0.01)
+    follower.start()
+    store.put([make_record("new", 3)])
+    end = time.monotonic() + 30
+    while len(views.current) != 9:
+        assert time.monotonic() < end
+        time.sleep(0.01)
+    follower.close()
+    assert seen == [8, 9]
+
+
+def test_a_damaged_gallery_leaves_the_old_view(tmp_path: Path) -> None:
+    store = start(tmp_path / "g")
+    views = Views(tmp_path / "g", make_codebooks())
+    views.reload()
+    follower = Follower(views, seconds=0.01)
+    store.put([make_record("new", 3)])
+    (tmp_path / "g" / "manifest.json").write_text("{", "utf-8")
+    follower.start()
+    time.sleep(0.1)
+    follower.close()
+    assert len(views.current) == 8
+
+
+def test_readers_never_see_a_half_state(tmp_path: Path) -> None:
+    """Every commit moves all images to one generation: no answer may hold two of them."""
+    store = start(tmp_path / "g", 0)
+    names = [f"i{n}" for n in range(12)]
+    store.put([make_record(name, n, generation=0) for n, name in enumerate(names)])
+    views = Views(tmp_path / "g", make_codebooks())
+    views.reload()
+    follower = Follower(views, seconds=0.001)
+    follower.start()
+    stop = threading.Event()
+    mixed: list[set[int]] = []
+    generations: set[int] = set()
+    query = make_queries(1)[0]
+
+    def read() -> None:
+        while not stop.is_set():
+            found = views.current.search(query, Page(top_k=12))
+            seen = {hit.metadata["generation"] for hit in found}
+            generations.update(seen)
+            if len(seen) != 1 or len(found) != 12 or found.total != 12:
+                mixed.append(seen)
+
+    readers = [threading.Thread(target=read) for _ in range(2)]
+    for reader in readers:
+        reader.start()
+    for generation in range(1, 8):
+        store.put([make_record(name, n, generation=generation) for n, name in enumerate(names)])
+        end = time.monotonic() + 30
+        while views.current.version < store.version and time.monotonic() < end:
+            time.sleep(0.005)
+    stop.set()
+    for reader in readers:
+        reader.join()
+    follower.close()
+    assert not mixed
+    assert 7 in generations or views.current.record(0).metadata["generation"] == 7
+    assert len(generations) > 1
+
+
+def values(metrics: Metrics) -> dict[tuple[str, str], float]:
+    text = metrics.text({"searches": 3}).decode()
+    return {
+        (sample.name, ",".join(sample.labels.values())): sample.value
+        for family in text_string_to_metric_families(text)
+        for sample in family.samples
+    }
+
+
+def test_requests_are_counted_by_route_and_status() -> None:
+    metrics = Metrics()
+    for status in (200, 200, 503):
+        metrics.began()
+        metrics.ended("GET", "/search", status, 0.002)
+    metrics.began()
+    metrics.loaded(42, 7)
+    found = values(metrics)
+    assert found["phpq_requests_total", "GET,/search,200"] == 2
+    assert found["phpq_requests_total", "GET,/search,503"] == 1
+    assert found["phpq_request_seconds_count", "/search"] == 3
+    assert found["phpq_requests_running", ""] == 1
+    assert found["phpq_images", ""] == 42
+    assert found["phpq_gallery_version", ""] == 7
+    assert found["phpq_jobs", "searches"] == 3
+
+
+def test_methods_that_somebody_made_up_share_one_name() -> None:
+    metrics = Metrics()
+    for number in range(20):
+        metrics.began()
+        metrics.ended(f"MADE{number}", "none", 405, 0.1)
+    assert values(metrics)["phpq_requests_total", "other,none,405"] == 20
+
+
+def test_what_happens_to_shards_is_counted() -> None:
+    metrics = Metrics()
+    for _ in range(3):
+        metrics.shard_event("retries", 1)
+    metrics.shard_event("restarts", 0)
+    metrics.shard_event("failures", 1)
+    found = values(metrics)
+    assert found["phpq_shard_retries_total", "1"] == 3
+    assert found["phpq_shard_restarts_total", "0"] == 1
+    assert found["phpq_shard_failures_total", "1"] == 1
+
+
+def test_two_servers_do_not_share_their_counts() -> None:
+    first, second = Metrics(), Metrics()
+    first.loaded(1, 1)
+    assert values(second)["phpq_images", ""] == 0

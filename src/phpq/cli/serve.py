@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from phpq.gallery import Gallery
     from phpq.gallery.shards import Shards
     from phpq.serve import ServerSettings
-    from phpq.serve.shards.settings import Sharding
+    from phpq.serve.settings import Sharding
 
 TOKEN = "PHPQ_TOKEN"  # the variable of the environment
 
@@ -113,7 +113,7 @@ def serve(
 def _sharding(ray: str | None, **options: Any) -> Sharding | None:
     """Return how the gallery is cut; None serves it from this process."""
     from phpq.errors import ConfigError
-    from phpq.serve.shards.settings import Sharding
+    from phpq.serve.settings import Sharding
 
     given = {name: value for name, value in options.items() if value is not None}
     if ray is not None:
@@ -142,7 +142,7 @@ def _gallery_and_shards(
     if sharding is None:
         yield gallery, None
         return
-    from phpq.serve.shards.cluster import ray_shards
+    from phpq.serve.ray_shards import ray_shards
 
     messages().print(
         f"starting {sharding.processes} processes for {sharding.shards} shards on the Ray cluster "

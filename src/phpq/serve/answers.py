@@ -116,9 +116,7 @@ def _search(
         total=found.total,
         best=found.best,
         seconds=seconds,
-        verdict=None
-        if verdict is None
-        else schemas.VerdictAnswer(label=verdict.label, share=verdict.share),
+        verdict=verdict and schemas.VerdictAnswer(label=verdict.label, share=verdict.share),
         hits=[
             schemas.HitAnswer(
                 rank=hit.rank,

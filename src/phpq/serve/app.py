@@ -14,14 +14,11 @@ from starlette.responses import JSONResponse
 
 from phpq._version import __version__
 from phpq.errors import PhpqError
-from phpq.serve.guard import Guard
-from phpq.serve.refusals import Refused, describe_invalid, error_body, kind_of, status_of
-from phpq.serve.routes_docs import docs_routes
-from phpq.serve.routes_explain import explain_routes
-from phpq.serve.routes_gallery import gallery_routes
-from phpq.serve.routes_map import map_routes
+from phpq.serve.guard import Guard, refuse
+from phpq.serve.refusals import Refused, describe_invalid, error_body
+from phpq.serve.routes_gallery import explain_routes, gallery_routes, map_routes
 from phpq.serve.routes_search import search_routes
-from phpq.serve.routes_site import mount_static, site_routes
+from phpq.serve.routes_site import docs_routes, mount_static, site_routes
 from phpq.serve.routes_write import write_routes
 from phpq.serve.services import Services
 from phpq.serve.settings import ServerSettings
@@ -42,7 +39,7 @@ def create_app(
         gallery: Open. The server reads it by views of its own and follows its changes.
         settings: By default: loopback, read-only.
         shards: Hold the codes and search them; by default one, in this process. See
-            `phpq.serve.shards.cluster.ray_shards`.
+            `phpq.serve.ray_shards.ray_shards`.
     """
     settings = settings or ServerSettings()
     services = Services(gallery, settings, shards)
@@ -84,16 +81,11 @@ def create_app(
 
 
 def _handle_errors(app: FastAPI, gallery: Gallery) -> None:
-    def refuse(request: Request, error: PhpqError) -> JSONResponse:
-        headers = error.headers if isinstance(error, Refused) else {}
-        # The library's own words, but where the gallery lies on this machine is nobody's business.
-        text = str(error).replace(str(gallery.path), gallery.name)
-        content = error_body(kind_of(error), text, _number(request))
-        return JSONResponse(content, status_of(error), headers)
-
     @app.exception_handler(PhpqError)
     async def known(request: Request, error: PhpqError) -> JSONResponse:
-        return refuse(request, error)
+        # The library's own words, but where the gallery lies on this machine is nobody's business.
+        text = str(error).replace(str(gallery.path), gallery.name)
+        return refuse(error, _number(request), text=text)
 
     @app.exception_handler(RequestValidationError)
     async def invalid(request: Request, error: RequestValidationError) -> JSONResponse:
@@ -103,7 +95,7 @@ def _handle_errors(app: FastAPI, gallery: Gallery) -> None:
     @app.exception_handler(HTTPException)
     async def plain(request: Request, error: HTTPException) -> JSONResponse:
         if isinstance(error.__cause__, Refused):  # while the body was read
-            return refuse(request, error.__cause__)
+            return refuse(error.__cause__, _number(request))
         kind = "UnknownNameError" if error.status_code == 404 else "ConfigError"
         text = f"{request.method} {request.url.path}: {error.detail}. See /docs."
         content = error_body(kind, text, _number(request))

@@ -1,49 +1,58 @@
-"""The files of images: a record in, its bytes or a thumbnail out, and no other file of the machine.
+"""The files of images: a record in, its bytes out, and no other file of the machine; and changes.
 
 A file is handed out only if a record of the gallery names it, it is a regular file, its bytes are
 those that were indexed (by SHA-256) and a decoder takes them for an image. A path that was turned
 into a link to something else, or a file that was overwritten, fails the third test.
+
+An upload is kept in the gallery under the SHA-256 of its content, so that no name of a client ever
+becomes a path.
 """
 
 from __future__ import annotations
 
 import hashlib
+import json
+import math
 import os
 import stat
 import threading
-from collections import OrderedDict
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
-from phpq.errors import BadImageError, UnknownNameError
+from cachetools import LRUCache
+
+from phpq.errors import BadImageError, ConfigError, UnknownNameError
+from phpq.files import write_bytes
 from phpq.gallery.records import Record
+from phpq.gallery.store import GalleryStore
 from phpq.serve.decode_pool import DecodePool
 
+if TYPE_CHECKING:
+    from phpq.gallery import AddReport
+    from phpq.model import Model
+
 SIZES = (96, 192, 384, 768)  # of thumbnails: few, so that the cache is of use
+UPLOADS = "uploads"  # the folder of the gallery that holds them
 _LARGEST_FILE = 256 * 1024 * 1024
 # What browsers show, and what cannot carry a script.
 _MEDIA_TYPES = {
-    "JPEG": "image/jpeg",
-    "PNG": "image/png",
-    "WEBP": "image/webp",
-    "GIF": "image/gif",
-    "BMP": "image/bmp",
-    "AVIF": "image/avif",
+    name: f"image/{name.lower()}" for name in ["JPEG", "PNG", "WEBP", "GIF", "BMP", "AVIF"]
 }
+_EXTENSIONS = {"JPEG": ".jpg", "TIFF": ".tif"}
+_LOCK_SECONDS = 10.0  # to wait for a writer of another process
+_MOST_KEYS = 64
+_LONGEST_TEXT = 2000
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Picture:
-    """An image as it is sent.
-
-    Attributes:
-        content: The bytes.
-        media_type: As in image/jpeg.
-        etag: Changes with the content, and only with it.
-    """
+    """An image as it is sent."""
 
     content: bytes
-    media_type: str
-    etag: str
+    media_type: str  # as in image/jpeg
+    etag: str  # changes with the content, and only with it
 
 
 class Pictures:
@@ -51,8 +60,9 @@ class Pictures:
 
     def __init__(self, decoders: DecodePool, *, cache_bytes: int) -> None:
         self._decoders = decoders
-        self._room = cache_bytes
-        self._cache: OrderedDict[str, Picture] = OrderedDict()
+        self._cache: LRUCache[str, Picture] = LRUCache(
+            cache_bytes, getsizeof=lambda picture: len(picture.content)
+        )
         self._lock = threading.Lock()
 
     def original(self, record: Record) -> Picture:
@@ -65,31 +75,17 @@ class Pictures:
     def thumbnail(self, record: Record, size: int) -> Picture:
         """Return a JPEG whose longer side is at most `size`, rounded up to one of `SIZES`."""
         side = next((side for side in SIZES if side >= size), SIZES[-1])
-        etag = thumbnail_etag(record, side)
+        etag = f'"{record.sha256.hex()[:32]}-{side}"'
         with self._lock:
             kept = self._cache.get(etag)
-            if kept is not None:
-                self._cache.move_to_end(etag)
-                return kept
+        if kept is not None:
+            return kept
         done = self._decoders.thumbnail(read_file(record), side, name=record.id)
         picture = Picture(done.content, "image/jpeg", etag)
-        self._keep(picture)
-        return picture
-
-    def _keep(self, picture: Picture) -> None:
         with self._lock:
-            if picture.etag in self._cache:
-                return
-            self._cache[picture.etag] = picture
-            self._room -= len(picture.content)
-            while self._room < 0 and self._cache:
-                _, oldest = self._cache.popitem(last=False)
-                self._room += len(oldest.content)
-
-
-def thumbnail_etag(record: Record, side: int) -> str:
-    """Return what a thumbnail is told apart by: the content of the file, and the size."""
-    return f'"{record.sha256.hex()[:32]}-{side}"'
+            if len(picture.content) <= self._cache.maxsize:
+                self._cache[etag] = picture
+        return picture
 
 
 def has_file(uri: str | None) -> bool:
@@ -148,3 +144,115 @@ def _gone(record: Record) -> UnknownNameError:
         f"The file of the image {record.id!r} is no longer where it was indexed. Put it back, or "
         "index it where it is now."
     )
+
+
+class Writer:
+    """Adds and deletes; one call at a time."""
+
+    def __init__(self, folder: Path, model: Model, decoders: DecodePool) -> None:
+        self._folder = folder
+        self._model = model
+        self._decoders = decoders
+
+    def add(
+        self,
+        content: bytes,
+        *,
+        id: str,
+        label: str | None,
+        metadata: Mapping[str, Any],
+        replace: bool,
+    ) -> AddReport:
+        """Add one image."""
+        from phpq.gallery import Gallery
+
+        kind = self._decoders.check(content, name=id).format
+        file = self._file(content, kind)
+        new = not file.exists()
+        if new:
+            file.parent.mkdir(exist_ok=True)
+            write_bytes(file, content)
+        gallery = Gallery(self._store(), self._model)
+        put = gallery.upsert if replace else gallery.add
+        before = gallery.get(id).uri if replace and gallery.count(_is("id", id)) else None
+        try:
+            report = put(
+                [{"path": file, "id": id, "label": label}], metadata=metadata, on_bad="refuse"
+            )
+        except BaseException:
+            if new:
+                self._remove_unused([str(file)])
+            raise
+        if before is not None:
+            self._remove_unused([before])
+        return report
+
+    def delete(self, ids: Sequence[str]) -> tuple[int, list[str]]:
+        """Delete images in one commit; returns how many went, and the ids that are not there."""
+        store = self._store()
+        found = store.find(ids)
+        gone = store.delete(list(found)) if found else 0
+        self._remove_unused([record.uri for record in found.values() if record.uri is not None])
+        return gone, sorted(set(ids) - set(found))
+
+    def _store(self) -> GalleryStore:
+        store = GalleryStore.open(self._folder)
+        store.lock_timeout = _LOCK_SECONDS
+        return store
+
+    def _file(self, content: bytes, kind: str) -> Path:
+        suffix = _EXTENSIONS.get(kind, f".{kind.lower()}" if kind.isalnum() else ".image")
+        name = hashlib.sha256(content).hexdigest()
+        return (self._folder / UPLOADS / f"{name}{suffix}").absolute()
+
+    def _remove_unused(self, uris: Sequence[str]) -> None:
+        """Remove the files of `uris` that were uploaded here and that no record names any more."""
+        home = (self._folder / UPLOADS).absolute()
+        own = [uri for uri in dict.fromkeys(uris) if Path(uri).parent == home]
+        if own:
+            store = self._store()
+            for uri in own:
+                if not store.count(_is("uri", uri)):
+                    Path(uri).unlink(missing_ok=True)
+
+
+def parse_metadata(text: str | None) -> dict[str, Any]:
+    """Read the metadata of an upload."""
+    if not text or not text.strip():
+        return {}
+    try:
+        values = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise ConfigError(
+            f"metadata={text[:80]!r} is no JSON ({error}); expected an object such as "
+            '{"year": 2024, "place": "Oslo"}.'
+        ) from error
+    if not isinstance(values, dict) or len(values) > _MOST_KEYS:
+        raise ConfigError(
+            f"metadata={text[:80]!r} is not allowed; expected a JSON object of at most "
+            f'{_MOST_KEYS} values, such as {{"year": 2024, "place": "Oslo"}}.'
+        )
+    for name, value in values.items():
+        if len(name) > 100 or not _is_scalar(value):
+            raise ConfigError(
+                f"The metadata {name[:100]!r} is {str(value)[:80]!r}; expected a text of at most "
+                f"{_LONGEST_TEXT} characters, a finite number of at most 64 bits, true, false or "
+                "null."
+            )
+    return values
+
+
+def _is_scalar(value: object) -> bool:
+    if isinstance(value, str):
+        return len(value) <= _LONGEST_TEXT and "\0" not in value
+    if isinstance(value, float):
+        return math.isfinite(value)
+    if isinstance(value, int):  # truth values too
+        return -(1 << 63) <= value < 1 << 63
+    return value is None
+
+
+def _is(column: str, text: str) -> str:
+    """Return an expression that compares a column with any text."""
+    quoted = text.replace("'", "''")
+    return f"{column} = '{quoted}'"

@@ -30,21 +30,15 @@ _STATUS: tuple[tuple[type[PhpqError], int], ...] = (
 
 
 class Refused(PhpqError):
-    """A request that is not served, with its status on the wire.
-
-    Attributes:
-        status: Of HTTP.
-        kind: The class of the error, as a client names it.
-        retry_after: Seconds after which it is worth trying again; None if never.
-    """
+    """A request that is not served, with its status on the wire."""
 
     def __init__(
         self, status: int, kind: str, message: str, *, retry_after: int | None = None
     ) -> None:
         super().__init__(message)
-        self.status = status
-        self.kind = kind
-        self.retry_after = retry_after
+        self.status = status  # of HTTP
+        self.kind = kind  # the class of the error, as a client names it
+        self.retry_after = retry_after  # seconds; None if it is not worth trying again
 
     @property
     def headers(self) -> dict[str, str]:
@@ -60,6 +54,11 @@ def busy(what: str) -> Refused:
     return Refused(
         503, "BusyError", f"The server is busy: {what}. Try again in a second.", retry_after=1
     )
+
+
+def no_access(message: str, *, status: int = 403) -> Refused:
+    """Build the answer to who may not ask this; 401 where a token would help."""
+    return Refused(status, "AccessError", message)
 
 
 def too_large(seen: str, limit: int) -> Refused:

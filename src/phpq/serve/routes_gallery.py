@@ -1,20 +1,26 @@
-"""What the gallery holds: info, labels, items, thumbnails and originals."""
+"""What the gallery holds and why images match: facts, images, codebooks, a map, heat maps."""
 
 from __future__ import annotations
 
+import base64
+from collections.abc import Callable
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Header, Query
+import numpy as np
+from fastapi import APIRouter, Form, Header, Path, Query
 from starlette.responses import Response
 
 from phpq._version import __version__
+from phpq.codes import CodeArray, FloatArray
+from phpq.errors import BadImageError, ConfigError, UnknownNameError
+from phpq.gallery.records import Record
 from phpq.gallery.view import GalleryView
 from phpq.serve import schemas
-from phpq.serve.answers import answer, item
-from phpq.serve.files import SIZES, Picture
-from phpq.serve.parameters import Id
+from phpq.serve.answers import answer, item, parse_code, thumbnail_address
+from phpq.serve.files import SIZES, Picture, read_file
+from phpq.serve.schemas import Id, Image, OptionalCode, OptionalId, upload_name
 from phpq.serve.services import Services
-from phpq.serve.settings import MAX_BATCH, MAX_OFFSET, MAX_TOP_K
+from phpq.serve.settings import MAX_BATCH, MAX_ID, MAX_MAP, MAX_OFFSET, MAX_TOP_K
 
 _IMAGE: dict[int | str, dict[str, Any]] = {
     200: {"content": {"image/*": {}}, "description": "The image."},
@@ -39,17 +45,18 @@ def gallery_routes(services: Services) -> APIRouter:
         limit: Annotated[int, Query(ge=1, le=1000)] = 100,
     ) -> Response:
         """List labels in alphabetical order, with the number of their images."""
-        view = services.views.current
-        return answer(await services.searches.run(list_labels, view, prefix, offset, limit))
+        return answer(await services.read(lambda view: list_labels(view, prefix, offset, limit)))
 
     @router.get("/item", response_model=schemas.Item)
     async def get_item(id: Id) -> Response:
         """Return one image's label, metadata and code."""
+        return answer(await services.read(lambda view: item(view.find(id)[1])))
 
-        def work() -> schemas.Item:
-            return services.views.read(lambda view: item(view.find(id)[1]))
-
-        return answer(await services.searches.run(work))
+    async def picture(make: Callable[[Record], Picture], id: str, known: str | None) -> Response:
+        made = await services.uploads.run(
+            lambda: services.views.read(lambda view: make(view.find(id)[1]))
+        )
+        return _send(made, known)
 
     @router.get("/thumbnail", response_class=Response, responses=_IMAGE)
     async def thumbnail(
@@ -58,22 +65,13 @@ def gallery_routes(services: Services) -> APIRouter:
         if_none_match: IfNoneMatch = None,
     ) -> Response:
         """Return a small JPEG of an image."""
-
-        def work() -> Picture:
-            return services.views.read(
-                lambda view: services.pictures.thumbnail(view.find(id)[1], size)
-            )
-
-        return _send(await services.uploads.run(work), if_none_match)
+        pictures = services.pictures
+        return await picture(lambda record: pictures.thumbnail(record, size), id, if_none_match)
 
     @router.get("/original", response_class=Response, responses=_IMAGE)
     async def original(id: Id, if_none_match: IfNoneMatch = None) -> Response:
         """Return the file of an image, as it was indexed."""
-
-        def work() -> Picture:
-            return services.views.read(lambda view: services.pictures.original(view.find(id)[1]))
-
-        return _send(await services.uploads.run(work), if_none_match)
+        return await picture(services.pictures.original, id, if_none_match)
 
     return router
 
@@ -133,3 +131,183 @@ def _send(picture: Picture, known: str | None) -> Response:
     if picture.media_type == "application/octet-stream":
         headers["Content-Disposition"] = "attachment"
     return Response(picture.content, media_type=picture.media_type, headers=headers)
+
+
+def map_routes(services: Services) -> APIRouter:
+    """Return the routes that show the gallery as a whole."""
+    router = APIRouter(tags=["explain"], responses=schemas.ERRORS)
+
+    @router.get("/map", response_model=schemas.Map)
+    async def gallery_map(
+        limit: Annotated[int, Query(ge=1, le=MAX_MAP, description="Most points.")] = 2000,
+    ) -> Response:
+        """Draw the gallery in two dimensions; of more images a sample is taken."""
+        return answer(
+            await services.read(
+                lambda view: view.remember(("map", limit), lambda: draw_map(view, limit))
+            )
+        )
+
+    @router.get("/codebooks", response_model=schemas.Codebooks)
+    async def codebooks(
+        limit: Annotated[int, Query(ge=0, le=256, description="Codewords of each.")] = 256,
+    ) -> Response:
+        """Say how the gallery uses its codebooks, with the codewords that most images have."""
+        return answer(
+            await services.read(
+                lambda view: view.remember(("codebooks", limit), lambda: describe_use(view, limit))
+            )
+        )
+
+    @router.get("/codebooks/{codebook}/{word}", response_model=schemas.WordImages)
+    async def images_of_word(
+        codebook: Annotated[int, Path(ge=0, le=1 << 20)],
+        word: Annotated[int, Path(ge=0, le=255)],
+        limit: Annotated[int, Query(ge=1, le=500, description="Most images.")] = 60,
+    ) -> Response:
+        """Show the images behind a codeword."""
+        return answer(await services.read(lambda view: list_images(view, codebook, word, limit)))
+
+    return router
+
+
+def draw_map(view: GalleryView, limit: int) -> schemas.Map:
+    """Project the codes of a sample."""
+    from phpq.explain import project_codes, sample_rows
+
+    places = sample_rows(len(view), limit=limit)
+    images = view.glances(places)
+    books = view.codebooks
+    codes = np.array([image.code for image in images], np.uint8).reshape(-1, books.num_codebooks)
+    return schemas.Map(
+        points=[
+            schemas.MapPoint(id=image.id, label=image.label, x=x, y=y)
+            for image, (x, y) in zip(images, project_codes(books, codes).tolist(), strict=True)
+        ],
+        method="pca",
+        sampled=len(places) < len(view),
+    )
+
+
+def describe_use(view: GalleryView, limit: int) -> schemas.Codebooks:
+    """Count the images of every codeword."""
+    from phpq.explain import CodebookUsage
+
+    usage = [CodebookUsage(book, counts) for book, counts in enumerate(view.usage)]
+    return schemas.Codebooks(
+        codebooks=[schemas.CodebookUse(**book.to_dict(limit=limit)) for book in usage]
+    )
+
+
+def list_images(view: GalleryView, codebook: int, word: int, limit: int) -> schemas.WordImages:
+    """Name the images behind a codeword."""
+    books, size = view.codebooks.num_codebooks, view.codebooks.codebook_size
+    if codebook >= books or word >= size:
+        raise UnknownNameError(
+            f"There is no codeword {word!r} in codebook {codebook!r}; codebooks are 0 to "
+            f"{books - 1}, codewords 0 to {size - 1}."
+        )
+    found, total = view.word_images(codebook, word, limit)
+    images = [
+        schemas.WordImage(id=image.id, label=image.label, thumbnail=thumbnail_address(image.id))
+        for image in found
+    ]
+    return schemas.WordImages(images=images, total=total)
+
+
+def explain_routes(services: Services) -> APIRouter:
+    """Return the routes that explain."""
+    router = APIRouter(tags=["explain"], responses=schemas.ERRORS)
+
+    @router.get("/explain", response_model=schemas.Explanation)
+    async def explain(
+        hit_id: Id, query_id: OptionalId = None, code: OptionalCode = None
+    ) -> Response:
+        """Say why an image of the gallery was found for another one, or for a code."""
+
+        def work(view: GalleryView) -> schemas.Explanation:
+            return explain_named(services, view, hit_id, query_id=query_id, code=code)
+
+        return answer(await services.uploads.run(services.views.read, work))
+
+    @router.post("/explain", response_model=schemas.Explanation)
+    async def explain_upload(
+        image: Image, hit_id: Annotated[str, Form(min_length=1, max_length=MAX_ID)]
+    ) -> Response:
+        """Say why an image of the gallery was found for an upload."""
+        content, name = await image.read(), upload_name(image.filename)
+
+        def work() -> schemas.Explanation:
+            embedding = services.embed(content, name)
+
+            def explain_it(view: GalleryView) -> schemas.Explanation:
+                hit = view.find(hit_id)[1]
+                code = view.codebooks.encode(embedding[None])[0]
+                heat = _data_uri(services.heat_png(content, name, hit.code))
+                return _explanation(services, view, embedding, code, hit, query_heat=heat)
+
+            return services.views.read(explain_it)
+
+        return answer(await services.uploads.run(work))
+
+    return router
+
+
+def explain_named(
+    services: Services, view: GalleryView, hit_id: str, *, query_id: str | None, code: str | None
+) -> schemas.Explanation:
+    """Explain a hit of a search by id or by code; exactly one of the two is given."""
+    if (query_id is None) == (code is None):
+        raise ConfigError("Give exactly one of query_id and code.")
+    hit = view.find(hit_id)[1]
+    if code is not None:
+        parsed = parse_code(code, view)
+        query = view.codebooks.decode(parsed[None])[0]
+        note = "Of the query only its code is known: there is no picture to draw a heat map over."
+        return _explanation(services, view, query, parsed, hit, note=note)
+    record = view.find(query_id or "")[1]
+    heat, note = _heat(services, record, hit.code)
+    return _explanation(
+        services, view, view.query_of(record), record.code, hit, query_heat=heat, note=note
+    )
+
+
+def _explanation(
+    services: Services,
+    view: GalleryView,
+    query: FloatArray,
+    code: CodeArray,
+    hit: Record,
+    *,
+    query_heat: str | None = None,
+    note: str = "",
+) -> schemas.Explanation:
+    from phpq.explain import codebook_shares, heat_note, signed_parts
+
+    norm = view.store.manifest.query_norm
+    shares = codebook_shares(view.codebooks, query, hit.code, query_norm=norm)
+    pairs = zip(shares.tolist(), signed_parts(shares).tolist(), strict=True)
+    hit_heat, hit_note = _heat(services, hit, code)
+    notes = [text for text in (note, hit_note, heat_note(services.model)) if text]
+    return schemas.Explanation(
+        score=float(shares.sum()),
+        shares=[
+            schemas.CodebookShare(codebook=number, score=score, part=part)
+            for number, (score, part) in enumerate(pairs)
+        ],
+        query=schemas.HeatMap(heatmap=query_heat),
+        hit=schemas.HeatMap(heatmap=hit_heat),
+        note=" ".join(dict.fromkeys(notes)),
+    )
+
+
+def _heat(services: Services, record: Record, code: CodeArray) -> tuple[str | None, str]:
+    """Return the heat map of an image of the gallery, or why there is none."""
+    try:
+        return _data_uri(services.heat_png(read_file(record), record.id, code)), ""
+    except (UnknownNameError, BadImageError) as error:
+        return None, str(error)
+
+
+def _data_uri(png: bytes) -> str:
+    return f"data:image/png;base64,{base64.b64encode(png).decode()}"

@@ -15,16 +15,7 @@ from phpq.errors import ConfigError
 from phpq.gallery.view import Page
 from phpq.serve import schemas
 from phpq.serve.answers import NamedQuery, answer, search_named, search_upload
-from phpq.serve.parameters import (
-    Image,
-    OptionalCode,
-    OptionalId,
-    OptionalUri,
-    form_page,
-    make_page,
-    query_page,
-    upload_name,
-)
+from phpq.serve.schemas import Image, OptionalCode, OptionalId, OptionalUri, upload_name
 from phpq.serve.services import Services
 from phpq.serve.settings import MAX_BATCH
 
@@ -57,22 +48,19 @@ def search_routes(services: Services) -> APIRouter:
 
     @router.get("/search", response_model=schemas.SearchAnswer)
     async def search(
-        page: Annotated[Page, Depends(query_page)],
+        page: Annotated[Page, Depends(schemas.query_page)],
         id: OptionalId = None,
         uri: OptionalUri = None,
         code: OptionalCode = None,
     ) -> Response:
         """Find what looks like an image of the gallery (by id or URI), or has a code like this."""
-
-        def work() -> schemas.SearchAnswer:
-            return services.views.read(
-                lambda view: search_named(view, NamedQuery(id, uri, code), page)
-            )
-
-        return answer(await services.searches.run(work))
+        query = NamedQuery(id, uri, code)
+        return answer(await services.read(lambda view: search_named(view, query, page)))
 
     @router.post("/search", response_model=schemas.SearchAnswer)
-    async def search_by_upload(image: Image, page: Annotated[Page, Depends(form_page)]) -> Response:
+    async def search_by_upload(
+        image: Image, page: Annotated[Page, Depends(schemas.form_page)]
+    ) -> Response:
         """Find what looks like an uploaded image."""
         content = await image.read()
         found = await _search_uploads(services, [(content, upload_name(image.filename))], page)
@@ -88,24 +76,16 @@ def search_routes(services: Services) -> APIRouter:
         kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
         if kind == "multipart/form-data":
             uploads, page = await _batch_form(request)
-            return answer(
-                schemas.BatchAnswer(answers=await _search_uploads(services, uploads, page))
+            found = await _search_uploads(services, uploads, page)
+        else:
+            body = await request.body()
+            batch = _checked(lambda: schemas.BatchRequest.model_validate_json(body))
+            page = batch.page()
+            queries = [NamedQuery(query.id, query.uri, query.code) for query in batch.queries]
+            found = await services.read(
+                lambda view: [search_named(view, query, page) for query in queries]
             )
-        body = await request.body()
-        batch = _checked(lambda: schemas.BatchRequest.model_validate_json(body))
-        page = make_page(batch.top_k, batch.offset, batch.where, batch.label, rerank=batch.rerank)
-
-        def work() -> schemas.BatchAnswer:
-            return services.views.read(
-                lambda view: schemas.BatchAnswer(
-                    answers=[
-                        search_named(view, NamedQuery(query.id, query.uri, query.code), page)
-                        for query in batch.queries
-                    ]
-                )
-            )
-
-        return answer(await services.searches.run(work))
+        return answer(schemas.BatchAnswer(answers=found))
 
     return router
 
@@ -144,5 +124,4 @@ async def _batch_form(request: Request) -> tuple[list[tuple[bytes, str]], Page]:
         # The same rules as for JSON; the query stands for the uploads.
         values["queries"] = [schemas.BatchQuery(id="upload")]
         batch = _checked(lambda: schemas.BatchRequest(**values))
-        page = make_page(batch.top_k, batch.offset, batch.where, batch.label, rerank=batch.rerank)
-        return [(await part.read(), upload_name(part.filename)) for part in files], page
+        return [(await part.read(), upload_name(part.filename)) for part in files], batch.page()

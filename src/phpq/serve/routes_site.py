@@ -1,12 +1,18 @@
-"""The page, the documents and what machines ask: /, /static, /docs, /health, /ready, /metrics."""
+"""The page, the documents and what machines ask: /, /static, /docs, /health, /ready, /metrics.
+
+/docs is the OpenAPI document as a page of its own, without scripts and without the network.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import json
+from functools import cache
 from pathlib import Path
+from typing import Any
 
 from fastapi import APIRouter, FastAPI
-from starlette.responses import FileResponse, PlainTextResponse, Response
+from starlette.responses import FileResponse, HTMLResponse, PlainTextResponse, Response
 from starlette.staticfiles import StaticFiles
 
 from phpq.serve import schemas
@@ -14,6 +20,7 @@ from phpq.serve.answers import answer
 from phpq.serve.services import Services
 
 STATIC = Path(__file__).parent / "static"
+TEMPLATES = Path(__file__).parent / "templates"
 _NO_PAGE = (
     "phpq serves a gallery here.\n\nThe page is not part of this installation; the API is.\n"
     "  /docs          what can be asked\n  /api/v1/info   what is served\n"
@@ -75,3 +82,102 @@ class _Static(StaticFiles):
 def mount_static(app: FastAPI, *, static: Path = STATIC) -> None:
     """Serve the files of the page under /static."""
     app.mount("/static", _Static(directory=static, check_dir=False), name="static")
+
+
+def docs_routes(app: FastAPI) -> APIRouter:
+    """Return the routes of the document."""
+    router = APIRouter(include_in_schema=False)
+
+    @router.get("/docs")
+    async def docs() -> Response:
+        return HTMLResponse(render(json.dumps(app.openapi())))
+
+    @router.get("/docs/style.css")
+    async def style() -> Response:
+        return Response((TEMPLATES / "docs.css").read_text("utf-8"), media_type="text/css")
+
+    return router
+
+
+@cache
+def render(document: str) -> str:
+    """Turn an OpenAPI document (JSON) into a page."""
+    from jinja2 import Environment, FileSystemLoader
+
+    content = json.loads(document)
+    environment = Environment(loader=FileSystemLoader(TEMPLATES), autoescape=True)
+    groups: dict[str, list[dict[str, Any]]] = {}
+    for path, methods in content["paths"].items():
+        for method, operation in methods.items():
+            tag = (operation.get("tags") or ["other"])[0]
+            groups.setdefault(tag, []).append(_operation(path, method, operation, content))
+    page = environment.get_template("docs.html")
+    return page.render(info=content["info"], groups=groups)
+
+
+def _operation(path: str, method: str, operation: Any, document: Any) -> dict[str, Any]:
+    fields = [
+        _field(given, given["schema"], given["in"], required=given.get("required", False))
+        for given in operation.get("parameters", ())
+    ]
+    for media, body in operation.get("requestBody", {}).get("content", {}).items():
+        fields += _fields(body["schema"], document, media)
+    answers = operation["responses"]
+    good = answers.get("200", {}).get("content", {}).get("application/json", {}).get("schema", {})
+    errors = [(code, said["description"]) for code, said in answers.items() if code != "200"]
+    return {
+        "method": method.upper(),
+        "path": path,
+        "summary": operation.get("description", operation.get("summary", "")),
+        "fields": fields,
+        "answer": _fields(good, document, "answer"),
+        "errors": sorted(errors),
+    }
+
+
+def _fields(schema: Any, document: Any, place: str) -> list[dict[str, Any]]:
+    target = _resolve(schema, document)
+    required = target.get("required", ())
+    return [
+        _field({"name": name, **about}, about, place, required=name in required)
+        for name, about in target.get("properties", {}).items()
+    ]
+
+
+def _field(given: Any, schema: Any, place: str, *, required: bool) -> dict[str, Any]:
+    """Return one row of a table: a parameter, or a value of a body or an answer."""
+    return {
+        "name": given["name"],
+        "place": place,
+        "kind": _kind(schema),
+        "required": required,
+        "about": given.get("description", ""),
+    }
+
+
+def _resolve(schema: Any, document: Any) -> Any:
+    """Follow a reference; of a choice that may be null, take the part that is not."""
+    for choice in schema.get("anyOf", ()):
+        if "$ref" in choice:
+            schema = choice
+    name = schema.get("$ref", "").rpartition("/")[2]
+    return document["components"]["schemas"][name] if name else schema
+
+
+def _kind(schema: Any) -> str:
+    """Say in a few words what a schema allows."""
+    if "$ref" in schema:
+        return str(schema["$ref"]).rpartition("/")[2]
+    if "anyOf" in schema:
+        return " or ".join(_kind(choice) for choice in schema["anyOf"])
+    if "enum" in schema:
+        return " or ".join(map(str, schema["enum"]))
+    kind = str(schema.get("type", "any"))
+    if kind == "array":
+        return f"list of {_kind(schema.get('items', {}))}"
+    if kind == "string" and (schema.get("format") == "binary" or "contentMediaType" in schema):
+        return "file"
+    low, high = schema.get("minimum"), schema.get("maximum")
+    bounds = f" {low} to {high}" if low is not None and high is not None else ""
+    default = f", {schema['default']!r} by default" if schema.get("default") is not None else ""
+    return f"{kind}{bounds}{default}"

@@ -11,12 +11,12 @@ from phpq.errors import ConfigError
 from phpq.gallery import AddReport
 from phpq.serve import schemas
 from phpq.serve.answers import answer
-from phpq.serve.parameters import Image
+from phpq.serve.files import parse_metadata
+from phpq.serve.guard import check_token
 from phpq.serve.refusals import too_large
-from phpq.serve.security import check_token
+from phpq.serve.schemas import Image
 from phpq.serve.services import Services
 from phpq.serve.settings import MAX_ID
-from phpq.serve.writer import parse_metadata
 
 
 def write_routes(services: Services) -> APIRouter:

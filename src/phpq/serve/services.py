@@ -1,54 +1,47 @@
-"""What the routes work with: one object that holds the gallery, the model and the pools."""
+"""What outlives a request: the gallery and the model, pools, counts, and who follows changes."""
 
 from __future__ import annotations
 
+import logging
 import threading
-from typing import TYPE_CHECKING
+import time
+from collections.abc import Callable
+from functools import partial
+from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
-from numpy.typing import NDArray
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+from prometheus_client.exposition import CONTENT_TYPE_LATEST
 
 from phpq.codes import CodeArray, FloatArray
+from phpq.errors import PhpqError
+from phpq.gallery.damage import DAMAGE
 from phpq.gallery.shards import LocalShards, Shards
 from phpq.gallery.view import GalleryView
 from phpq.gallery.views import Views
 from phpq.serve.decode_pool import DecodePool
-from phpq.serve.embedder import Embedder
-from phpq.serve.files import Pictures
-from phpq.serve.limits import BoundedPool
-from phpq.serve.metrics import Metrics
+from phpq.serve.files import Pictures, Writer
+from phpq.serve.pools import BoundedPool, Embedder, PixelArray
 from phpq.serve.refusals import too_large
-from phpq.serve.reload import Follower
 from phpq.serve.settings import ServerSettings
-from phpq.serve.writer import Writer
 
 if TYPE_CHECKING:
     from phpq.gallery import Gallery
 
-PixelArray = NDArray[np.uint8]
+T = TypeVar("T")
+_LOG = logging.getLogger(__name__)
 _WAITING_THREADS = 32  # searches at once where shards are other processes
 _HEAT_SIDE = 512  # pixels of the images that heat maps are drawn over
+_SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
+_SHARD_EVENTS = {
+    "retries": "Calls of a shard that failed and were made again.",
+    "restarts": "Replicas of a shard that took the place of another.",
+    "failures": "Requests that a shard did not answer in time.",
+}
 
 
 class Services:
-    """Everything that outlives a request.
-
-    Args:
-        gallery: Open; the server reads it by views of its own.
-        settings: Of the server.
-        shards: Hold the codes and search them; by default one, in this process.
-
-    Attributes:
-        model: Embeds uploads.
-        views: What is served; `views.read` gives a request its view.
-        searches: Threads for what takes milliseconds.
-        uploads: Threads for what needs a decoder or the model.
-        decoders: Processes that decode.
-        pictures: The files of the gallery.
-        writes: One thread: writers come one after the other.
-        writer: Adds and deletes.
-        metrics: Counts.
-    """
+    """What the routes work with; see `create_app` for the arguments."""
 
     def __init__(
         self, gallery: Gallery, settings: ServerSettings, shards: Shards | None = None
@@ -57,6 +50,7 @@ class Services:
         self.shards: Shards = shards or LocalShards(prepare=True)
         self.gallery = gallery
         self.model = gallery.model
+        self.fingerprint = gallery.model.fingerprint()
         self.metrics = Metrics()
         self.shards.report_to(self.metrics.shard_event)
         self.views = Views(
@@ -68,22 +62,18 @@ class Services:
             settings.decoders, max_pixels=settings.max_pixels, seconds=settings.decode_seconds
         )
         self.pictures = Pictures(self.decoders, cache_bytes=settings.cache_bytes)
-        self.fingerprint = gallery.model.fingerprint()
-        self._embedder = Embedder(gallery.model.embed_pixels)
-        # Threads that wait for other processes need no core each.
-        threads = settings.workers or (_WAITING_THREADS if self.shards.remote else settings.threads)
-        self.searches = self._pool("searches", threads)
-        # More threads than decoders: while some decode, others wait for the model together.
-        self.uploads = self._pool("uploads", 4 * settings.decoders)
-        self.writes = self._pool("writes", 1)
         self.writer = Writer(gallery.path, gallery.model, self.decoders)
+        self._embedder = Embedder(gallery.model.embed_pixels)
+        pool = partial(BoundedPool, waiting=settings.max_waiting, seconds=settings.request_seconds)
+        # For what takes milliseconds. Threads that wait for other processes need no core each.
+        threads = settings.workers or (_WAITING_THREADS if self.shards.remote else settings.threads)
+        self.searches = pool("searches", threads=threads)
+        # For what needs a decoder or the model. More threads than decoders: while some decode,
+        # others wait for the model together.
+        self.uploads = pool("uploads", threads=4 * settings.decoders)
+        self.writes = pool("writes", threads=1)  # writers come one after the other
         self._heating = threading.Lock()
         self.ready = False
-
-    def _pool(self, name: str, threads: int) -> BoundedPool:
-        settings = self.settings
-        waiting, seconds = settings.max_waiting, settings.request_seconds
-        return BoundedPool(name, threads=threads, waiting=waiting, seconds=seconds)
 
     def _loaded(self, view: GalleryView) -> None:
         view.prepare()
@@ -101,22 +91,22 @@ class Services:
     def close(self) -> None:
         """Stop threads and processes."""
         self.ready = False
-        self.searches.close()
-        self.uploads.close()
-        self.writes.close()
+        for part in (self.searches, self.uploads, self.writes):
+            part.close()
         self._follower.close()
         self._embedder.close()
         self.decoders.close()
 
+    async def read(self, work: Callable[[GalleryView], T]) -> T:
+        """Call `work` with the current view, among the searches."""
+        return await self.searches.run(lambda: self.views.read(work))
+
     def embed(self, content: bytes, name: str) -> FloatArray:
         """Embed an upload: (D,) float32."""
-        return self.embed_square(self.square(content, name))
-
-    def square(self, content: bytes, name: str) -> PixelArray:
-        """Decode an upload: (3, S, S) uint8."""
         if len(content) > self.settings.max_upload_bytes:
             raise too_large(f"{len(content):,} bytes", self.settings.max_upload_bytes)
-        return self.decoders.square(content, self.model.card.config.data, name=name)
+        config = self.model.card.config.data
+        return self.embed_square(self.decoders.square(content, config, name=name))
 
     def embed_square(self, square: PixelArray) -> FloatArray:
         """Embed (3, S, S) uint8: (D,) float32."""
@@ -137,3 +127,85 @@ class Services:
     def jobs(self) -> dict[str, int]:
         """Return the jobs that run or wait, by pool."""
         return {pool.name: pool.jobs for pool in (self.searches, self.uploads, self.writes)}
+
+
+class Follower:
+    """A thread that loads the new version of a gallery when another process wrote one."""
+
+    def __init__(self, views: Views, *, seconds: float = 1.0) -> None:
+        self._views = views
+        self._seconds = seconds  # between two looks
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._watch, name="phpq-reload", daemon=True)
+
+    def start(self) -> None:
+        """Begin to look for changes."""
+        self._thread.start()
+
+    def close(self) -> None:
+        """Stop looking."""
+        self._stop.set()
+        if self._thread.is_alive():
+            self._thread.join()
+
+    def _watch(self) -> None:
+        pause = self._seconds
+        while not self._stop.wait(pause):
+            start = time.monotonic()
+            try:
+                self._views.reload(at_least=self._views.newest())
+            except (PhpqError, *DAMAGE):
+                # The old view is served on; `phpq gallery verify` tells what is wrong.
+                _LOG.exception("the gallery %s cannot be read anew", self._views.folder)
+            # A gallery that changes all the time leaves half of the time to its readers.
+            pause = max(self._seconds, time.monotonic() - start)
+
+
+class Metrics:
+    """Prometheus metrics of one server, in a registry of their own."""
+
+    content_type = CONTENT_TYPE_LATEST
+
+    def __init__(self) -> None:
+        self._registry = own = CollectorRegistry()
+        labels = ("method", "route", "status")
+        self._requests = Counter("phpq_requests", "Requests answered.", labels, registry=own)
+        self._seconds = Histogram(
+            "phpq_request_seconds", "Time to answer.", ("route",), buckets=_SECONDS, registry=own
+        )
+        self._running = Gauge("phpq_requests_running", "Now.", registry=own)
+        self._images = Gauge("phpq_images", "Images served.", registry=own)
+        self._version = Gauge("phpq_gallery_version", "Served.", registry=own)
+        self._reloads = Counter("phpq_reloads", "Versions loaded.", registry=own)
+        self._jobs = Gauge("phpq_jobs", "Jobs that run or wait.", ("pool",), registry=own)
+        self._shards = {
+            event: Counter(f"phpq_shard_{event}", text, ("shard",), registry=own)
+            for event, text in _SHARD_EVENTS.items()
+        }
+
+    def began(self) -> None:
+        """Count a request that arrives."""
+        self._running.inc()
+
+    def ended(self, method: str, route: str, status: int, seconds: float) -> None:
+        """Count a request that is answered."""
+        known = method if method in ("GET", "HEAD", "POST", "DELETE", "OPTIONS") else "other"
+        self._running.dec()
+        self._requests.labels(known, route, str(status)).inc()
+        self._seconds.labels(route).observe(seconds)
+
+    def loaded(self, images: int, version: int) -> None:
+        """Note down what is served from now on."""
+        self._images.set(images)
+        self._version.set(version)
+        self._reloads.inc()
+
+    def shard_event(self, event: str, shard: int) -> None:
+        """Count what happened to a shard: "retries", "restarts" or "failures"."""
+        self._shards[event].labels(str(shard)).inc()
+
+    def text(self, jobs: dict[str, int]) -> bytes:
+        """Return everything in the format of Prometheus."""
+        for pool, count in jobs.items():
+            self._jobs.labels(pool).set(count)
+        return generate_latest(self._registry)

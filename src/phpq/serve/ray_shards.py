@@ -2,6 +2,9 @@
 
 `ray_shards` gives an app what `LocalShards` gives it in one process. Ray is imported when it is
 called, not before.
+
+A call to another process costs more than most searches. While one is under way the requests that
+arrive wait for each other, so that many clients cost few calls; a lone request never waits.
 """
 
 from __future__ import annotations
@@ -10,7 +13,7 @@ import logging
 import os
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from functools import partial
@@ -21,23 +24,101 @@ import numpy as np
 
 from phpq.cluster.connection import connected, import_ray, import_serve
 from phpq.codes import Codebooks, IntArray
-from phpq.errors import ConfigError
-from phpq.gallery.shards import Request, ShardEvents
+from phpq.errors import ConfigError, PhpqError
+from phpq.gallery.shard import Request
+from phpq.gallery.shards import ShardEvents
 from phpq.gallery.store import GalleryStore
-from phpq.serve.refusals import Refused
-from phpq.serve.shards.deployment import (
+from phpq.serve.pools import CLOSING, Batcher, Job
+from phpq.serve.refusals import Refused, busy
+from phpq.serve.settings import Sharding
+from phpq.serve.shard_replica import (
     CALLS,
     Reply,
     application_name,
     deployment_name,
     shard_application,
 )
-from phpq.serve.shards.dispatcher import Dispatcher, UnavailableError
-from phpq.serve.shards.settings import Sharding
 
+_LARGEST = 64  # requests of one call
+_FIRST_PAUSE, _LONGEST_PAUSE = 0.01, 0.25  # seconds between two attempts
 _FREE_SECONDS = 10.0  # for processors to become free that others have just left
 _PING_SECONDS = 2.0
 _OBJECT_STORE_BYTES = 100 * 1024 * 1024  # of a cluster of our own: answers are small
+Send = Callable[[int, Sequence[Request], float], list[Any]]
+
+
+class UnavailableError(Exception):
+    """A call that did not reach a shard, or whose shard died: another one may succeed."""
+
+
+class Dispatcher(Batcher):
+    """Sends requests to one shard; those that wait go together, failed calls are repeated.
+
+    Args:
+        shard: Its number, for messages and counts.
+        send: Called with (version, requests, seconds to wait); returns an answer or a
+            `PhpqError` for each request. Raises `UnavailableError` if it is worth another attempt.
+        calls: At once.
+        seconds: How long a request is tried.
+        events: Told of retries and failures.
+    """
+
+    def __init__(
+        self, shard: int, send: Send, *, calls: int, seconds: float, events: ShardEvents
+    ) -> None:
+        self._shard = shard
+        self._send = send
+        self._seconds = seconds
+        self._events = events
+        super().__init__(
+            f"phpq-shard-{shard}", threads=calls, largest=_LARGEST, waiting=float("inf")
+        )
+
+    def ask(self, version: int, request: Request) -> Job:
+        """Send a request on its way; `answer` waits for it."""
+        return self.put(request, group=version, seconds=self._seconds)
+
+    def answer(self, job: Job) -> Any:
+        """Wait for an answer.
+
+        Raises:
+            Refused: With 503, if there is none in time.
+            PhpqError: What the shard itself answered.
+        """
+        try:
+            found = job.result()
+        except TimeoutError as error:
+            self._events("failures", self._shard)
+            raise Refused(
+                503,
+                "BusyError",
+                f"Shard {self._shard} of the gallery did not answer within {self._seconds:g} "
+                "seconds. If its process died, it is being started again; try again in a few "
+                "seconds.",
+                retry_after=5,
+            ) from error
+        if isinstance(found, PhpqError):
+            raise found
+        return found
+
+    def _work(self, batch: list[Job]) -> None:
+        """Call until there are answers, or nobody waits any more."""
+        pause = _FIRST_PAUSE
+        while batch := [job for job in batch if job.deadline > time.monotonic()]:
+            # Until the last of them: whoever waits for an earlier one gives up by itself.
+            seconds = max(job.deadline for job in batch) - time.monotonic()
+            try:
+                answers = self._send(batch[0].group, [job.content for job in batch], seconds)
+            except UnavailableError:
+                if self._closed:
+                    raise busy(CLOSING) from None
+                self._events("retries", self._shard)
+                time.sleep(pause)
+                pause = min(2 * pause, _LONGEST_PAUSE)
+                continue
+            for job, found in zip(batch, answers, strict=True):
+                job.future.set_result(found)
+            return
 
 
 class RayShards:
@@ -69,11 +150,8 @@ class RayShards:
 
     def open(self, store: GalleryStore, codebooks: Codebooks) -> RayParts:
         """Have every shard load the version of a store."""
-        version = store.version
-        numbers = range(len(self._methods))
-        with ThreadPoolExecutor(len(numbers)) as pool:
-            rows = list(pool.map(lambda number: self._load(number, version), numbers))
-        return RayParts(self._dispatchers, version, np.cumsum([0, *rows]))
+        rows = self._each(partial(self._load, store.version))
+        return RayParts(self._dispatchers, store.version, np.cumsum([0, *rows]))
 
     def report_to(self, events: ShardEvents) -> None:
         """Tell `events` from now on."""
@@ -81,15 +159,17 @@ class RayShards:
 
     def missing(self) -> list[int]:
         """Return the shards that do not answer."""
-        numbers = range(len(self._methods))
-        with ThreadPoolExecutor(len(numbers)) as pool:
-            there = pool.map(self._is_there, numbers)
-            return [number for number, found in zip(numbers, there, strict=True) if not found]
+        return [number for number, there in enumerate(self._each(self._is_there)) if not there]
 
     def close(self) -> None:
         """Stop asking."""
         for dispatcher in self._dispatchers:
             dispatcher.close()
+
+    def _each(self, work: Callable[[int], int]) -> list[int]:
+        """Call `work` with the number of every shard, all at once."""
+        with ThreadPoolExecutor(len(self._methods)) as pool:
+            return list(pool.map(work, range(len(self._methods))))
 
     def _is_there(self, number: int) -> bool:
         try:
@@ -108,7 +188,7 @@ class RayShards:
             raise UnavailableError(f"shard {number} does not hold version {version} yet")
         return reply.answers
 
-    def _load(self, number: int, version: int) -> int:
+    def _load(self, version: int, number: int) -> int:
         """Wait until a shard has loaded a version; returns its rows."""
         end = time.monotonic() + self._sharding.load_seconds
         while True:
@@ -161,13 +241,7 @@ class RayShards:
 
 
 class RayParts:
-    """The shards at one version.
-
-    Args:
-        dispatchers: One per shard.
-        version: Of the gallery.
-        edges: (shards + 1,) int64, the places that each shard holds.
-    """
+    """The shards at one version; `edges`, (shards + 1,) int64, are the places of each."""
 
     def __init__(self, dispatchers: Sequence[Dispatcher], version: int, edges: IntArray) -> None:
         self._dispatchers = dispatchers
@@ -209,8 +283,11 @@ def ray_shards(folder: Path, codebooks: Codebooks, sharding: Sharding) -> Iterat
         try:
             if ours:
                 _check_room(ray, sharding)
+                application = shard_application(
+                    folder, codebooks, sharding.shards, sharding.replicas
+                )
                 serve.run_many(
-                    [serve.RunTarget(shard_application(folder, codebooks, sharding), name, None)],
+                    [serve.RunTarget(application, name, None)],
                     wait_for_ingress_deployment_creation=False,
                     wait_for_applications_running=False,
                 )
@@ -229,12 +306,17 @@ def ray_shards(folder: Path, codebooks: Codebooks, sharding: Sharding) -> Iterat
                 serve.delete(name)
 
 
+def _status(serve: Any, name: str) -> tuple[str, Any]:
+    """Return the status of an application, "" where there is none, and what Serve knows of it."""
+    found = serve.status().applications.get(name)
+    return ("" if found is None else str(found.status.value)), found
+
+
 def _can_be_joined(serve: Any, name: str) -> bool:
     """Say whether the application is there, or on its way; wait for one that is being removed."""
     end = time.monotonic() + _FREE_SECONDS
     while True:
-        found = serve.status().applications.get(name)
-        status = "" if found is None else str(found.status.value)
+        status, _ = _status(serve, name)
         if status == "DELETING" and time.monotonic() < end:
             time.sleep(0.2)
             continue
@@ -260,8 +342,7 @@ def _check_room(ray: Any, sharding: Sharding) -> None:
 def _wait_for_shards(serve: Any, name: str, sharding: Sharding) -> None:
     end = time.monotonic() + sharding.start_seconds
     while True:
-        found = serve.status().applications.get(name)
-        status = "" if found is None else str(found.status.value)
+        status, found = _status(serve, name)
         if status == "RUNNING":
             return
         deployments = {} if found is None else found.deployments
@@ -272,18 +353,13 @@ def _wait_for_shards(serve: Any, name: str, sharding: Sharding) -> None:
             or deployments[deployment_name(number)].status.value != "HEALTHY"
         ]
         if status == "DEPLOY_FAILED" or time.monotonic() > end:
-            told = " ".join(
-                entry.message for entry in deployments.values() if entry.message
-            ) or getattr(found, "message", "")
+            told = " ".join(entry.message for entry in deployments.values() if entry.message)
+            lines = (told or getattr(found, "message", "")).strip().splitlines()
+            reason = lines[-1].strip()[-300:] if lines else "no reason was given."
             raise ConfigError(
                 f"The shards {', '.join(map(str, waiting))} did not start within "
-                f"{sharding.start_seconds:g} seconds: {_last_line(told)} The folder of the gallery "
+                f"{sharding.start_seconds:g} seconds: {reason} The folder of the gallery "
                 "must be on storage that every machine of the cluster reads under the same path, "
                 "and phpq must be installed there."
             )
         time.sleep(0.1)
-
-
-def _last_line(text: str) -> str:
-    lines = [line.strip() for line in text.strip().splitlines() if line.strip()]
-    return lines[-1][-300:] if lines else "no reason was given."

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from phpq.gallery.view import Page
-from phpq.serve.parameters import form_page, make_page, query_page, upload_name
+from phpq.serve.schemas import form_page, make_page, query_page, upload_name
 
 
 def test_an_empty_filter_is_none() -> None:
