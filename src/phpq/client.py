@@ -17,7 +17,6 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, Self, TypedDict, Unpack
 
 import httpx
@@ -28,6 +27,8 @@ from phpq.hits import Found, Hit
 
 if TYPE_CHECKING:
     from PIL.Image import Image
+
+    Picture = str | Path | bytes | Image  # a file, the bytes of one, or pixels
 
 _API = "/api/v1"
 _LONGEST_WAIT = 5.0  # seconds before a busy server is asked again
@@ -56,17 +57,11 @@ class SearchOptions(TypedDict, total=False):
 
 @dataclass(frozen=True, slots=True)
 class Answer(Found):
-    """What a search found; see `Found`.
+    """What a search found; see `Found`."""
 
-    Attributes:
-        code: Of the query, in hex: `search_code` finds the same again.
-        seconds: That the search took on the server.
-        query: What was searched for, as the server names it.
-    """
-
-    code: str
-    seconds: float
-    query: Mapping[str, Any]
+    code: str  # of the query, in hex: `search_code` finds the same again
+    seconds: float  # that the search took on the server
+    query: Mapping[str, Any]  # what was searched for, as the server names it
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,21 +78,13 @@ class ServedItem:
 
 @dataclass(frozen=True, slots=True)
 class Explanation:
-    """Why two images match.
+    """Why two images match."""
 
-    Attributes:
-        score: Of the hit.
-        shares: The part of each codebook in it; they add up to it.
-        query_heat: A PNG of the query with what mattered marked; None where there is none.
-        hit_heat: The same of the hit.
-        note: What is missing, and why.
-    """
-
-    score: float
-    shares: tuple[float, ...]
-    query_heat: bytes | None
-    hit_heat: bytes | None
-    note: str
+    score: float  # of the hit
+    shares: tuple[float, ...]  # the part of each codebook in it; they add up to it
+    query_heat: bytes | None  # a PNG of the query with what mattered marked, if there is one
+    hit_heat: bytes | None  # the same of the hit
+    note: str  # what is missing, and why
 
 
 class Client:
@@ -130,42 +117,32 @@ class Client:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def close(self) -> None:
         """Close the connections."""
         self._http.close()
 
-    def search(
-        self, image: str | Path | bytes | Image, top_k: int = 10, **options: Unpack[SearchOptions]
-    ) -> Answer:
+    def search(self, image: Picture, top_k: int = 10, **options: Unpack[SearchOptions]) -> Answer:
         """Find what looks like an image: a file, the bytes of one, or a PIL image."""
         files = [("image", _file(image))]
         return _answer(self._post("/search", data=_page(top_k, options), files=files))
 
     def search_id(self, id: str, top_k: int = 10, **options: Unpack[SearchOptions]) -> Answer:
         """Find what looks like an image of the gallery, itself left out."""
-        return _answer(self._get("/search", {"id": id, **_page(top_k, options)}))
+        return _answer(self._get("/search", id=id, **_page(top_k, options)))
 
     def search_uri(self, uri: str, top_k: int = 10, **options: Unpack[SearchOptions]) -> Answer:
         """Find what looks like the image of the gallery that was indexed from `uri`."""
-        return _answer(self._get("/search", {"uri": uri, **_page(top_k, options)}))
+        return _answer(self._get("/search", uri=uri, **_page(top_k, options)))
 
     def search_code(self, code: str, top_k: int = 10, **options: Unpack[SearchOptions]) -> Answer:
         """Find the codes nearest to one, in hex as `Answer.code` gives it."""
-        return _answer(self._get("/search", {"code": code, **_page(top_k, options)}))
+        return _answer(self._get("/search", code=code, **_page(top_k, options)))
 
     def search_many(
-        self,
-        images: Sequence[str | Path | bytes | Image],
-        top_k: int = 10,
-        **options: Unpack[SearchOptions],
+        self, images: Sequence[Picture], top_k: int = 10, **options: Unpack[SearchOptions]
     ) -> list[Answer]:
         """Search for several images in one request."""
         files = [("image", _file(image)) for image in images]
@@ -182,7 +159,7 @@ class Client:
 
     def item(self, id: str) -> ServedItem:
         """Return one image's label, metadata and code."""
-        return ServedItem(**self._get("/item", {"id": id}))
+        return ServedItem(**self._get("/item", id=id))
 
     def thumbnail(self, id: str, size: int = 192) -> bytes:
         """Return a small JPEG of an image."""
@@ -194,7 +171,7 @@ class Client:
 
     def add(
         self,
-        image: str | Path | bytes | Image,
+        image: Picture,
         id: str,
         *,
         label: str | None = None,
@@ -219,18 +196,18 @@ class Client:
 
     def info(self) -> dict[str, Any]:
         """Return size, bits, filters, model and limits."""
-        return self._get("/info", {})
+        return self._get("/info")
 
     def labels(self, prefix: str = "", *, offset: int = 0, limit: int = 100) -> dict[str, int]:
         """Return labels in alphabetical order, with the number of their images."""
-        found = self._get("/labels", {"prefix": prefix, "offset": offset, "limit": limit})
+        found = self._get("/labels", prefix=prefix, offset=offset, limit=limit)
         return {entry["label"]: entry["images"] for entry in found["labels"]}
 
     def explain(
         self,
         hit_id: str,
         *,
-        image: str | Path | bytes | Image | None = None,
+        image: Picture | None = None,
         query_id: str | None = None,
         code: str | None = None,
     ) -> Explanation:
@@ -240,23 +217,19 @@ class Client:
             return _explanation(self._post("/explain", data={"hit_id": hit_id}, files=files))
         params = {"hit_id": hit_id, "query_id": query_id, "code": code}
         given = {name: value for name, value in params.items() if value is not None}
-        return _explanation(self._get("/explain", given))
+        return _explanation(self._get("/explain", **given))
 
     def map(self, limit: int = 2000) -> list[dict[str, Any]]:
         """Return points of the gallery in two dimensions: id, label, x and y."""
-        points: list[dict[str, Any]] = self._get("/map", {"limit": limit})["points"]
-        return points
+        return list(self._get("/map", limit=limit)["points"])
 
     def codebooks(self, limit: int = 256) -> list[dict[str, Any]]:
         """Return how the gallery uses each codebook."""
-        books: list[dict[str, Any]] = self._get("/codebooks", {"limit": limit})["codebooks"]
-        return books
+        return list(self._get("/codebooks", limit=limit)["codebooks"])
 
     def codeword(self, codebook: int, word: int, *, limit: int = 60) -> list[dict[str, Any]]:
         """Return images behind a codeword: id, label and thumbnail."""
-        found = self._get(f"/codebooks/{codebook:d}/{word:d}", {"limit": limit})
-        images: list[dict[str, Any]] = found["images"]
-        return images
+        return list(self._get(f"/codebooks/{codebook:d}/{word:d}", limit=limit)["images"])
 
     def ready(self) -> bool:
         """Say whether the server is there and has its gallery loaded."""
@@ -265,13 +238,11 @@ class Client:
         except httpx.HTTPError:
             return False
 
-    def _get(self, path: str, params: Mapping[str, Any]) -> dict[str, Any]:
-        content: dict[str, Any] = self._ask("GET", path, params=params).json()
-        return content
+    def _get(self, path: str, **params: Any) -> dict[str, Any]:
+        return dict(self._ask("GET", path, params=params).json())
 
     def _post(self, path: str, **request: Any) -> dict[str, Any]:
-        content: dict[str, Any] = self._ask("POST", path, **request).json()
-        return content
+        return dict(self._ask("POST", path, **request).json())
 
     def _ask(self, method: str, path: str, *, again: bool = True, **request: Any) -> httpx.Response:
         """Send a request, and again while the server is busy; raises what it refuses."""
@@ -293,12 +264,7 @@ class Client:
 
 
 def to_error(status: int, content: bytes) -> PhpqError:
-    """Turn the answer of a server into the exception that it names.
-
-    Args:
-        status: Of HTTP.
-        content: The body; anything, since something between may have answered.
-    """
+    """Turn a body, whoever between answered it, into the exception that it names."""
     try:
         said = json.loads(content)["error"]
         kind, message = str(said["kind"]), str(said["message"])
@@ -321,7 +287,7 @@ def _page(top_k: int, options: SearchOptions) -> dict[str, Any]:
     return page
 
 
-def _file(image: str | Path | bytes | Image) -> tuple[str, bytes]:
+def _file(image: Picture) -> tuple[str, bytes]:
     """Return a name and bytes to send."""
     if isinstance(image, bytes):
         return "uploaded image", image
@@ -349,14 +315,7 @@ def _answer(content: Mapping[str, Any]) -> Answer:
 
 
 def _explanation(content: Mapping[str, Any]) -> Explanation:
-    return Explanation(
-        score=content["score"],
-        shares=tuple(share["score"] for share in content["shares"]),
-        query_heat=_picture(content["query"]["heatmap"]),
-        hit_heat=_picture(content["hit"]["heatmap"]),
-        note=content["note"],
-    )
-
-
-def _picture(uri: str | None) -> bytes | None:
-    return None if uri is None else base64.b64decode(uri.partition(",")[2])
+    uris = content["query"]["heatmap"], content["hit"]["heatmap"]
+    heats = [None if uri is None else base64.b64decode(uri.partition(",")[2]) for uri in uris]
+    shares = tuple(share["score"] for share in content["shares"])
+    return Explanation(content["score"], shares, *heats, note=content["note"])

@@ -11,7 +11,6 @@ from phpq.errors import ConfigError
 from phpq.gallery import Gallery, GalleryStore, Record
 from phpq.gallery.view import GalleryView, Page
 from phpq.serve.answers import (
-    NamedQuery,
     answer,
     item,
     parse_code,
@@ -19,7 +18,7 @@ from phpq.serve.answers import (
     search_upload,
     thumbnail_address,
 )
-from phpq.serve.schemas import Health
+from phpq.serve.schemas import BatchQuery, Health
 from served_galleries import ids, shared_gallery
 
 
@@ -37,7 +36,7 @@ def test_an_address_survives_any_id(name: str) -> None:
 def test_a_code_goes_out_and_comes_back(view: GalleryView) -> None:
     code = view.record(3).code
     assert np.array_equal(parse_code(code.tobytes().hex(), view), code)
-    found = search_named(view, NamedQuery(code=code.tobytes().hex()), Page(top_k=24))
+    found = search_named(view, BatchQuery(code=code.tobytes().hex()), Page(top_k=24))
     assert ids()[3] in {hit.id for hit in found.hits if hit.share > 0.999}
     for wrong in ("", "zz", "00", "ff" * 4, "00" * 5, "00 00 00 00"):
         with pytest.raises(ConfigError, match="is no code of this gallery; expected 8 hex"):
@@ -46,16 +45,16 @@ def test_a_code_goes_out_and_comes_back(view: GalleryView) -> None:
 
 def test_a_query_is_named_in_exactly_one_way(view: GalleryView) -> None:
     record = view.record(2)
-    by_id = search_named(view, NamedQuery(id=record.id), Page())
-    by_uri = search_named(view, NamedQuery(uri=record.uri), Page())
+    by_id = search_named(view, BatchQuery(id=record.id), Page())
+    by_uri = search_named(view, BatchQuery(uri=record.uri), Page())
     assert by_id.hits == by_uri.hits
     assert (by_id.query.kind, by_id.query.uri) == ("id", None)
     assert (by_uri.query.kind, by_uri.query.uri) == ("uri", record.uri)
     assert record.id not in {hit.id for hit in by_id.hits}
     with pytest.raises(ConfigError, match="names nothing; give exactly one"):
-        search_named(view, NamedQuery(), Page())
+        search_named(view, BatchQuery(), Page())
     with pytest.raises(ConfigError, match="names id and code"):
-        search_named(view, NamedQuery(id="a", code="b"), Page())
+        search_named(view, BatchQuery(id="a", code="b"), Page())
 
 
 def test_ranks_follow_the_page_and_shares_are_parts_of_one(view: GalleryView) -> None:

@@ -53,12 +53,11 @@ def test_what_is_not_held_is_loaded_and_the_last_two_are_kept(tmp_path: Path) ->
     assert host.load().total == 4
     assert host.answer(versions[0], [FACTS]) is None  # it is not waited for
     assert asked(host, versions[0]) == 1
-    assert host.versions == [versions[3], versions[0]]
+    assert list(host._held) == [versions[3], versions[0]]
     assert asked(host, versions[3]) == 4
     assert asked(host, versions[2]) == 3
-    assert host.versions == [versions[3], versions[2]]
+    assert list(host._held) == [versions[3], versions[2]]
     assert host.load(versions[2]).total == 3
-    host.close()
 
 
 def test_a_version_that_nobody_asks_for_makes_room(tmp_path: Path) -> None:
@@ -70,14 +69,13 @@ def test_a_version_that_nobody_asks_for_makes_room(tmp_path: Path) -> None:
     host.load(new)
     clock.now = 50
     assert asked(host, new) == 2
-    assert host.versions == [old, new]
+    assert list(host._held) == [old, new]
     clock.now = 100
     assert asked(host, new) == 2
-    assert host.versions == [new]
+    assert list(host._held) == [new]
     clock.now = 1000
     assert asked(host, new) == 2
-    assert host.versions == [new]
-    host.close()
+    assert list(host._held) == [new]
 
 
 def test_a_version_that_is_gone_is_told_and_tried_again(tmp_path: Path) -> None:
@@ -92,7 +90,6 @@ def test_a_version_that_is_gone_is_told_and_tried_again(tmp_path: Path) -> None:
         with pytest.raises(FormatError):
             host.load(old)
     assert asked(host, store.version) == 2
-    host.close()
 
 
 def test_a_request_that_fails_leaves_the_others(tmp_path: Path) -> None:
@@ -109,7 +106,6 @@ def test_a_request_that_fails_leaves_the_others(tmp_path: Path) -> None:
     error = cloudpickle.loads(cloudpickle.dumps(answers[1]))
     assert isinstance(error, ConfigError)
     assert "colour" in str(error)
-    host.close()
 
 
 def view_of(folder: Path, shards: Shards | None = None) -> GalleryView:

@@ -19,9 +19,15 @@ from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from phpq.cluster.actors import Actors, fit_actors
 from phpq.cluster.connection import LOCAL, connected, first_line
-from phpq.cluster.pipeline import Stretch, Work, encode_stretches, through_conductor
+from phpq.cluster.pipeline import (
+    Actors,
+    Stretch,
+    Work,
+    encode_stretches,
+    fit_actors,
+    through_conductor,
+)
 from phpq.data.places import is_uri
 from phpq.errors import ConfigError, PhpqError
 from phpq.gallery.ingest import Encoded

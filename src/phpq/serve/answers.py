@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from typing import NamedTuple
 from urllib.parse import quote
 
 import numpy as np
@@ -20,17 +19,9 @@ from phpq.serve.files import has_file
 from phpq.serve.filters import check_where
 
 
-class NamedQuery(NamedTuple):
-    """An id, a URI or a code, of which exactly one is given."""
-
-    id: str | None = None
-    uri: str | None = None
-    code: str | None = None
-
-
-def search_named(view: GalleryView, query: NamedQuery, page: Page) -> schemas.SearchAnswer:
+def search_named(view: GalleryView, query: schemas.BatchQuery, page: Page) -> schemas.SearchAnswer:
     """Search for what looks like an image of the gallery, itself left out, or has a code."""
-    given = [name for name, text in query._asdict().items() if text is not None]
+    given = query.model_dump(exclude_none=True)
     if len(given) != 1:
         seen = " and ".join(given) or "nothing"
         raise ConfigError(f"The query names {seen}; give exactly one of id, uri and code.")
@@ -116,7 +107,9 @@ def _search(
         total=found.total,
         best=found.best,
         seconds=seconds,
-        verdict=verdict and schemas.VerdictAnswer(label=verdict.label, share=verdict.share),
+        verdict=None
+        if verdict is None
+        else schemas.VerdictAnswer(label=verdict.label, share=verdict.share),
         hits=[
             schemas.HitAnswer(
                 rank=hit.rank,

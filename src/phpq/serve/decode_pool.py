@@ -47,17 +47,11 @@ class Decoded:
 
 
 class DecodePool:
-    """Processes that are started when they are first needed, and replaced when they die.
-
-    Args:
-        count: Processes.
-        max_pixels: An image with more is refused from its header.
-        seconds: A process that takes longer is killed, and the image refused.
-    """
+    """`count` processes, started when they are first needed, and replaced when they die."""
 
     def __init__(self, count: int, *, max_pixels: int, seconds: float) -> None:
-        self.max_pixels = max_pixels
-        self.seconds = seconds
+        self.max_pixels = max_pixels  # of an image; one with more is refused from its header
+        self.seconds = seconds  # a process that takes longer is killed, and the image refused
         self._idle: queue.LifoQueue[_Process | None] = queue.LifoQueue()
         for _ in range(count):
             self._idle.put(None)
@@ -102,8 +96,8 @@ class DecodePool:
                 process.stop()
                 process = None
             process = process or _Process()
-            head = head | {"max_pixels": self.max_pixels}
-            answer, result = process.ask(head, content, self.seconds)
+            whole = head | {"max_pixels": self.max_pixels}
+            answer, result = process.ask(whole, content, self.seconds)
         except EOFError as error:
             if process is not None:
                 process.stop()
@@ -138,14 +132,13 @@ class _Process:
     """One process; killed if it does not answer in time."""
 
     def __init__(self) -> None:
-        # One thread for numeric libraries: it decodes one image at a time.
-        environment = os.environ | {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
         self._process = subprocess.Popen(
             [sys.executable, "-m", "phpq.serve.decode_pool"],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
-            env=environment,
+            # One thread for numeric libraries: it decodes one image at a time.
+            env=os.environ | {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"},
         )
         self._ready = False
 
@@ -219,11 +212,7 @@ def receive(stream: BinaryIO) -> tuple[dict[str, Any], bytes]:
 
 
 def perform(head: dict[str, Any], content: bytes) -> tuple[dict[str, Any], bytes]:
-    """Decode one image.
-
-    Args:
-        head: What a method of `DecodePool` sends.
-        content: The bytes of the file.
+    """Decode one image, as the head that a method of `DecodePool` sends asks for it.
 
     Returns:
         {"bad": reason}; or the format of the file and, for a square, (3, S, S) uint8 as bytes; for

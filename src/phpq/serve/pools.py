@@ -102,20 +102,13 @@ class Job:
 
 
 class Batcher(ABC):
-    """Does together what waits while a call is under way; a lone job never waits for others.
-
-    Args:
-        name: Of the threads.
-        threads: Calls at once.
-        largest: Jobs of a call.
-        waiting: Jobs that may wait.
-    """
+    """Does together what waits while a call is under way; a lone job never waits for others."""
 
     crowded = "too many wait"
 
     def __init__(self, name: str, *, threads: int, largest: int, waiting: float) -> None:
-        self._largest = largest
-        self._waiting = waiting
+        self._largest = largest  # jobs of a call
+        self._waiting = waiting  # jobs that may wait; more are refused
         self._jobs: deque[Job] = deque()
         self._changed = threading.Condition()
         self._closed = False
@@ -176,13 +169,7 @@ class Batcher(ABC):
 
 
 class Embedder(Batcher):
-    """One thread for the model: many clients cost little more than one.
-
-    Args:
-        embed: (n, 3, S, S) uint8 to (n, D) float32.
-        largest: Squares of a batch.
-        waiting: Squares that may wait; more are refused.
-    """
+    """One thread for the model, `embed`: (n, 3, S, S) uint8 to (n, D) float32."""
 
     crowded = "too many images wait for the model"
 

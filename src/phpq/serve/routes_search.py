@@ -14,7 +14,7 @@ from starlette.responses import Response
 from phpq.errors import ConfigError
 from phpq.gallery.view import Page
 from phpq.serve import schemas
-from phpq.serve.answers import NamedQuery, answer, search_named, search_upload
+from phpq.serve.answers import answer, search_named, search_upload
 from phpq.serve.schemas import Image, OptionalCode, OptionalId, OptionalUri, upload_name
 from phpq.serve.services import Services
 from phpq.serve.settings import MAX_BATCH
@@ -54,7 +54,7 @@ def search_routes(services: Services) -> APIRouter:
         code: OptionalCode = None,
     ) -> Response:
         """Find what looks like an image of the gallery (by id or URI), or has a code like this."""
-        query = NamedQuery(id, uri, code)
+        query = schemas.BatchQuery(id=id, uri=uri, code=code)
         return answer(await services.read(lambda view: search_named(view, query, page)))
 
     @router.post("/search", response_model=schemas.SearchAnswer)
@@ -81,9 +81,8 @@ def search_routes(services: Services) -> APIRouter:
             body = await request.body()
             batch = _checked(lambda: schemas.BatchRequest.model_validate_json(body))
             page = batch.page()
-            queries = [NamedQuery(query.id, query.uri, query.code) for query in batch.queries]
             found = await services.read(
-                lambda view: [search_named(view, query, page) for query in queries]
+                lambda view: [search_named(view, query, page) for query in batch.queries]
             )
         return answer(schemas.BatchAnswer(answers=found))
 

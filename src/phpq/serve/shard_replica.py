@@ -89,16 +89,11 @@ class ShardHost:
         self._codebooks = codebooks
         self._number, self._shards = number, shards
         self._clock = clock
-        self._held: OrderedDict[int, tuple[Shard, float]] = OrderedDict()  # with its last use
+        # Each with its last use; the one not asked for longest first.
+        self._held: OrderedDict[int, tuple[Shard, float]] = OrderedDict()
         self._loading: dict[int, Future[Shard]] = {}
         self._lock = threading.Lock()
         self._loader = ThreadPoolExecutor(1, thread_name_prefix="phpq-shard-loader")
-
-    @property
-    def versions(self) -> list[int]:
-        """The versions that are held, the one not asked for longest first."""
-        with self._lock:
-            return list(self._held)
 
     def load(self, version: int | None = None) -> Shard:
         """Wait for a version; None is the newest.
@@ -109,7 +104,7 @@ class ShardHost:
         if version is None:
             version = GalleryStore.open(self._folder).version
         found = self._find(version)
-        if isinstance(found, Shard):
+        if not isinstance(found, Future):
             return found
         try:
             return found.result()
@@ -130,7 +125,7 @@ class ShardHost:
             FormatError: If the version cannot be loaded.
         """
         shard = self._find(version)
-        if not isinstance(shard, Shard):
+        if isinstance(shard, Future):
             if not shard.done():
                 return None
             shard = shard.result()  # a failure, or loaded this moment
@@ -141,10 +136,6 @@ class ShardHost:
             except PhpqError as error:
                 answers.append(error)
         return answers
-
-    def close(self) -> None:
-        """Let go of everything."""
-        self._loader.shutdown(wait=False, cancel_futures=True)
 
     def _find(self, version: int) -> Shard | Future[Shard]:
         """Return a version that is held, or on its way, from now on; a failure is told once."""
