@@ -316,6 +316,6 @@ def _answer(content: Mapping[str, Any]) -> Answer:
 
 def _explanation(content: Mapping[str, Any]) -> Explanation:
     uris = content["query"]["heatmap"], content["hit"]["heatmap"]
-    heats = [None if uri is None else base64.b64decode(uri.partition(",")[2]) for uri in uris]
+    query, hit = (None if uri is None else base64.b64decode(uri.partition(",")[2]) for uri in uris)
     shares = tuple(share["score"] for share in content["shares"])
-    return Explanation(content["score"], shares, *heats, note=content["note"])
+    return Explanation(content["score"], shares, query, hit, content["note"])

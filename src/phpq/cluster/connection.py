@@ -55,16 +55,13 @@ def import_serve() -> Any:
 
 @contextmanager
 def connected(address: str = LOCAL, **local: Any) -> Iterator[Any]:
-    """Connect to a Ray cluster, and leave it at the end.
+    """Connect to a Ray cluster, yield the module `ray`, and leave the cluster at the end.
 
     Args:
         address: "local" starts a cluster on this machine and stops it at the end; "auto" takes the
             one that runs here; HOST:PORT or ray://HOST:PORT one elsewhere. A connection that the
             process has already is used, and kept.
         local: Options of `ray.init` for a cluster that is started here, such as num_cpus.
-
-    Yields:
-        The module `ray`.
 
     Raises:
         ConfigError: If Ray is not installed, or there is no cluster at the address.

@@ -193,11 +193,7 @@ def send(stream: BinaryIO, head: dict[str, Any], content: bytes = b"") -> None:
 
 
 def receive(stream: BinaryIO) -> tuple[dict[str, Any], bytes]:
-    """Read one message from a buffered stream.
-
-    Raises:
-        EOFError: If the other side is gone, or says nothing that can be understood.
-    """
+    """Read one message; an EOFError if the other side is gone, or says what nobody understands."""
     lengths = stream.read(_LENGTHS.size)
     head, content = _LENGTHS.unpack(lengths) if len(lengths) == _LENGTHS.size else (0, 0)
     if not 0 < head <= _LONGEST_HEAD:

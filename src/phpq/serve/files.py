@@ -99,12 +99,7 @@ def has_file(uri: str | None) -> bool:
 
 
 def read_file(record: Record) -> bytes:
-    """Read the file of a record.
-
-    Raises:
-        UnknownNameError: If it has none, or none that can be read.
-        BadImageError: If it is not what was indexed.
-    """
+    """Read the file of a record, if there is one and it is what was indexed."""
     if record.uri is None or "\0" in record.uri:
         raise UnknownNameError(
             f"The image {record.id!r} has no file: it was added as pixels. Add it from a file to "
@@ -220,18 +215,15 @@ def parse_metadata(text: str | None) -> dict[str, Any]:
     """Read the metadata of an upload."""
     if not text or not text.strip():
         return {}
+    example = 'such as {"year": 2024, "place": "Oslo"}.'
+    seen = f"metadata={text[:80]!r} is"
     try:
         values = json.loads(text)
     except (ValueError, RecursionError) as error:
-        raise ConfigError(
-            f"metadata={text[:80]!r} is no JSON ({error}); expected an object such as "
-            '{"year": 2024, "place": "Oslo"}.'
-        ) from error
+        raise ConfigError(f"{seen} no JSON ({error}); expected an object {example}") from error
     if not isinstance(values, dict) or len(values) > _MOST_KEYS:
-        raise ConfigError(
-            f"metadata={text[:80]!r} is not allowed; expected a JSON object of at most "
-            f'{_MOST_KEYS} values, such as {{"year": 2024, "place": "Oslo"}}.'
-        )
+        expected = f"expected a JSON object of at most {_MOST_KEYS} values, {example}"
+        raise ConfigError(f"{seen} not allowed; {expected}")
     for name, value in values.items():
         if len(name) > 100 or not _is_scalar(value):
             raise ConfigError(

@@ -54,13 +54,8 @@ class UnavailableError(Exception):
 class Dispatcher(Batcher):
     """Sends requests to one shard; those that wait go together, failed calls are repeated.
 
-    Args:
-        shard: Its number, for messages and counts.
-        send: Called with (version, requests, seconds to wait); returns an answer or a
-            `PhpqError` for each request. Raises `UnavailableError` if it is worth another attempt.
-        calls: At once.
-        seconds: How long a request is tried.
-        events: Told of retries and failures.
+    `send` is called with (version, requests, seconds to wait) and returns an answer or a
+    `PhpqError` for each request; it raises `UnavailableError` if it is worth another attempt.
     """
 
     def __init__(
@@ -68,8 +63,8 @@ class Dispatcher(Batcher):
     ) -> None:
         self._shard = shard
         self._send = send
-        self._seconds = seconds
-        self._events = events
+        self._seconds = seconds  # how long a request is tried
+        self._events = events  # told of retries and failures
         super().__init__(
             f"phpq-shard-{shard}", threads=calls, largest=_LARGEST, waiting=float("inf")
         )
@@ -79,12 +74,7 @@ class Dispatcher(Batcher):
         return self.put(request, group=version, seconds=self._seconds)
 
     def answer(self, job: Job) -> Any:
-        """Wait for an answer.
-
-        Raises:
-            Refused: With 503, if there is none in time.
-            PhpqError: What the shard itself answered.
-        """
+        """Wait for an answer; raises the error that a shard answers, a 503 if it does not."""
         try:
             found = job.result()
         except TimeoutError as error:
@@ -265,11 +255,8 @@ class RayParts:
 def ray_shards(folder: Path, codebooks: Codebooks, sharding: Sharding) -> Iterator[RayShards]:
     """Start the shards of a gallery on a Ray cluster, or join those that another server started.
 
-    Yields:
-        What `create_app` takes. Who started the shards removes them at the end.
-
-    Raises:
-        ConfigError: If there is no cluster, or it is too small, or the shards cannot start.
+    Yields what `create_app` takes. Who started the shards removes them at the end. It is a
+    `ConfigError` if there is no cluster, or it is too small, or the shards cannot start.
     """
     cores = max(os.cpu_count() or 1, sharding.processes)
     with connected(

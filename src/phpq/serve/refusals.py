@@ -8,25 +8,17 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from phpq.errors import (
-    BadImageError,
-    ConfigError,
-    DataError,
-    FormatError,
-    PhpqError,
-    ShapeError,
-    UnknownNameError,
-)
+from phpq import errors
+from phpq.errors import PhpqError
 
 # The first that fits counts: the narrow ones come first.
-_STATUS: tuple[tuple[type[PhpqError], int], ...] = (
-    (UnknownNameError, 404),
-    (BadImageError, 422),
-    (ConfigError, 400),
-    (ShapeError, 400),
-    (DataError, 409),
-    (FormatError, 503),  # the gallery on disk is damaged: no request can fix that
-)
+_STATUS: dict[type[PhpqError], int] = {
+    errors.UnknownNameError: 404,
+    errors.BadImageError: 422,
+    errors.ConfigError: 400,
+    errors.DataError: 409,
+    errors.FormatError: 503,  # the gallery on disk is damaged: no request can fix that
+}
 
 
 class Refused(PhpqError):
@@ -75,7 +67,7 @@ def status_of(error: PhpqError) -> int:
     """Return the HTTP status of a library error."""
     if isinstance(error, Refused):
         return error.status
-    return next((status for kind, status in _STATUS if isinstance(error, kind)), 400)
+    return next((status for kind, status in _STATUS.items() if isinstance(error, kind)), 400)
 
 
 def kind_of(error: PhpqError) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 from collections.abc import Callable
+from functools import partial
 from typing import Annotated, Any
 
 import numpy as np
@@ -142,22 +143,14 @@ def map_routes(services: Services) -> APIRouter:
         limit: Annotated[int, Query(ge=1, le=MAX_MAP, description="Most points.")] = 2000,
     ) -> Response:
         """Draw the gallery in two dimensions; of more images a sample is taken."""
-        return answer(
-            await services.read(
-                lambda view: view.remember(("map", limit), lambda: draw_map(view, limit))
-            )
-        )
+        return answer(await services.remembered("map", limit, draw_map))
 
     @router.get("/codebooks", response_model=schemas.Codebooks)
     async def codebooks(
         limit: Annotated[int, Query(ge=0, le=256, description="Codewords of each.")] = 256,
     ) -> Response:
         """Say how the gallery uses its codebooks, with the codewords that most images have."""
-        return answer(
-            await services.read(
-                lambda view: view.remember(("codebooks", limit), lambda: describe_use(view, limit))
-            )
-        )
+        return answer(await services.remembered("codebooks", limit, describe_use))
 
     @router.get("/codebooks/{codebook}/{word}", response_model=schemas.WordImages)
     async def images_of_word(
@@ -224,10 +217,7 @@ def explain_routes(services: Services) -> APIRouter:
         hit_id: Id, query_id: OptionalId = None, code: OptionalCode = None
     ) -> Response:
         """Say why an image of the gallery was found for another one, or for a code."""
-
-        def work(view: GalleryView) -> schemas.Explanation:
-            return explain_named(services, view, hit_id, query_id=query_id, code=code)
-
+        work = partial(explain_named, services, hit_id, query_id, code)
         return answer(await services.uploads.run(services.views.read, work))
 
     @router.post("/explain", response_model=schemas.Explanation)
@@ -254,7 +244,7 @@ def explain_routes(services: Services) -> APIRouter:
 
 
 def explain_named(
-    services: Services, view: GalleryView, hit_id: str, *, query_id: str | None, code: str | None
+    services: Services, hit_id: str, query_id: str | None, code: str | None, view: GalleryView
 ) -> schemas.Explanation:
     """Explain a hit of a search by id or by code; exactly one of the two is given."""
     if (query_id is None) == (code is None):

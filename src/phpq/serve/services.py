@@ -101,6 +101,10 @@ class Services:
         """Call `work` with the current view, among the searches."""
         return await self.searches.run(lambda: self.views.read(work))
 
+    async def remembered(self, what: str, limit: int, make: Callable[[GalleryView, int], T]) -> T:
+        """Call `make(view, limit)`, once for each view and limit."""
+        return await self.read(lambda view: view.remember((what, limit), lambda: make(view, limit)))
+
     def embed(self, content: bytes, name: str) -> FloatArray:
         """Embed an upload: (D,) float32."""
         if len(content) > self.settings.max_upload_bytes:

@@ -96,11 +96,7 @@ class ShardHost:
         self._loader = ThreadPoolExecutor(1, thread_name_prefix="phpq-shard-loader")
 
     def load(self, version: int | None = None) -> Shard:
-        """Wait for a version; None is the newest.
-
-        Raises:
-            FormatError: If the gallery has it no more, or is damaged.
-        """
+        """Wait for a version, None is the newest; a `FormatError` if it cannot be loaded."""
         if version is None:
             version = GalleryStore.open(self._folder).version
         found = self._find(version)
@@ -115,14 +111,11 @@ class ShardHost:
             raise
 
     def answer(self, version: int, requests: Sequence[Request]) -> list[Any] | None:
-        """Answer requests at a version.
+        """Answer requests at a version; raises a `FormatError` if it cannot be loaded.
 
         Returns:
             One answer per request, a `PhpqError` for those that cannot be answered. None if the
             version is not held: it is being loaded now, and another replica may hold it.
-
-        Raises:
-            FormatError: If the version cannot be loaded.
         """
         shard = self._find(version)
         if isinstance(shard, Future):
