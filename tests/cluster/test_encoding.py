@@ -38,7 +38,7 @@ from phpq.cluster.encoding import (
 )
 from phpq.errors import ConfigError, DataError
 from phpq.gallery import AddReport, Gallery, GalleryStore
-from phpq.gallery.encoding import Encoded, encode_items
+from phpq.gallery.ingest import Encoded, encode_items
 from phpq.gallery.sources import Item
 from picture_files import write_image
 

@@ -16,7 +16,7 @@ from starlette.testclient import TestClient
 from phpq.cluster.connection import import_ray
 from phpq.errors import ConfigError
 from phpq.gallery import Gallery
-from phpq.gallery.shard import Request
+from phpq.gallery.shards import Request
 from phpq.serve.ray_shards import (
     Dispatcher,
     RayShards,

@@ -12,8 +12,7 @@ from ray import cloudpickle
 from made_up_galleries import make_codebooks, make_queries, make_record, make_store
 from phpq.errors import ConfigError, FormatError
 from phpq.gallery import GalleryStore
-from phpq.gallery.shard import Request, Search
-from phpq.gallery.shards import Shards
+from phpq.gallery.shards import Request, Search, Shards
 from phpq.gallery.view import GalleryView, Page
 from phpq.gallery.views import Views
 from phpq.serve.refusals import Refused

@@ -29,10 +29,10 @@ import numpy as np
 from phpq.cluster.connection import LOCAL, connected, first_line
 from phpq.data.places import is_uri
 from phpq.errors import ConfigError, PhpqError
-from phpq.gallery.encoding import Encoded, encode_items
-from phpq.gallery.fragments import write_at, write_here
+from phpq.gallery.ingest import Encoded, encode_items
 from phpq.gallery.of_run import MODEL
 from phpq.gallery.sources import Item
+from phpq.gallery.store import write_at, write_here
 
 if TYPE_CHECKING:
     from phpq.model import Model
@@ -76,7 +76,7 @@ def ray_engine(
 
 
 class RayEngine:
-    """A `phpq.gallery.encoding.Engine` on a Ray cluster; make it with `ray_engine`."""
+    """A `phpq.gallery.ingest.Engine` on a Ray cluster; make it with `ray_engine`."""
 
     def __init__(self, ray: Any, folder: Path, *, actors: int = 0, device: str = "auto") -> None:
         self._ray = ray
@@ -98,7 +98,7 @@ class RayEngine:
         batch_size: int = 64,
         keep_embeddings: bool = False,
     ) -> Generator[list[Encoded], None, None]:
-        """Do as `phpq.gallery.encoding.encode_items`; the actors load the gallery's own model."""
+        """Do as `phpq.gallery.ingest.encode_items`; the actors load the gallery's own model."""
         del model
         actors = self._fit()
         device = "cuda" if actors.gpus else "cpu"

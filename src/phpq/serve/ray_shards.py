@@ -25,8 +25,7 @@ import numpy as np
 from phpq.cluster.connection import connected, import_ray, import_serve
 from phpq.codes import Codebooks, IntArray
 from phpq.errors import ConfigError, PhpqError
-from phpq.gallery.shard import Request
-from phpq.gallery.shards import ShardEvents
+from phpq.gallery.shards import Request, ShardEvents
 from phpq.gallery.store import GalleryStore
 from phpq.serve.pools import CLOSING, Batcher, Job
 from phpq.serve.refusals import Refused, busy

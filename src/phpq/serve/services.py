@@ -15,7 +15,7 @@ from prometheus_client.exposition import CONTENT_TYPE_LATEST
 
 from phpq.codes import CodeArray, FloatArray
 from phpq.errors import PhpqError
-from phpq.gallery.damage import DAMAGE
+from phpq.gallery.folder import DAMAGE
 from phpq.gallery.shards import LocalShards, Shards
 from phpq.gallery.view import GalleryView
 from phpq.gallery.views import Views

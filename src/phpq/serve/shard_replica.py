@@ -22,7 +22,7 @@ from typing import Any
 from phpq.cluster.connection import import_serve
 from phpq.codes import Codebooks
 from phpq.errors import PhpqError
-from phpq.gallery.shard import Request, Shard
+from phpq.gallery.shards import Request, Shard
 from phpq.gallery.store import GalleryStore
 
 CALLS = 2  # at once for each replica: while one searches, the next is read or written
