@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import pytest
+from fastapi import Depends, FastAPI, Form, Query
+from starlette.testclient import TestClient
 
 from phpq.gallery.view import Page
-from phpq.serve.schemas import form_page, make_page, query_page, upload_name
+from phpq.serve.schemas import make_page, page_reader, upload_name
 
 
 def test_an_empty_filter_is_none() -> None:
@@ -13,7 +15,21 @@ def test_an_empty_filter_is_none() -> None:
     assert make_page(3, 1, "year = 1", ["a", "b"], rerank=9) == Page(
         top_k=3, offset=1, where="year = 1", labels=("a", "b"), rerank=9
     )
-    assert query_page() == form_page() == Page()
+
+
+def test_an_address_and_a_form_say_the_same_of_a_page() -> None:
+    app = FastAPI()
+    for method, place in (("GET", Query), ("POST", Form)):
+        read = Depends(page_reader(place))
+        app.add_api_route("/", lambda page=read: repr(page), methods=[method])
+    client = TestClient(app)
+    assert client.get("/").json() == client.post("/").json() == repr(Page())
+    given = {"top_k": 3, "offset": 1, "where": "year = 1", "label": ["a", "b"], "rerank": 9}
+    page = Page(top_k=3, offset=1, where="year = 1", labels=("a", "b"), rerank=9)
+    assert client.get("/", params=given).json() == client.post("/", data=given).json() == repr(page)
+    for wrong in ({"top_k": 0}, {"offset": -1}, {"rerank": 10_501}, {"where": "x" * 1001}):
+        assert client.get("/", params=wrong).status_code == 422
+        assert client.post("/", data=wrong).status_code == 422
 
 
 @pytest.mark.parametrize(

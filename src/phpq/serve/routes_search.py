@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Depends, Request
+from fastapi import APIRouter, Depends, Form, Query, Request
 from fastapi.exceptions import RequestValidationError
 from pydantic import ValidationError
 from starlette.datastructures import UploadFile
@@ -15,7 +15,14 @@ from phpq.errors import ConfigError
 from phpq.gallery.view import Page
 from phpq.serve import schemas
 from phpq.serve.answers import answer, search_named, search_upload
-from phpq.serve.schemas import Image, OptionalCode, OptionalId, OptionalUri, upload_name
+from phpq.serve.schemas import (
+    Image,
+    OptionalCode,
+    OptionalId,
+    OptionalUri,
+    page_reader,
+    upload_name,
+)
 from phpq.serve.services import Services
 from phpq.serve.settings import MAX_BATCH
 
@@ -48,7 +55,7 @@ def search_routes(services: Services) -> APIRouter:
 
     @router.get("/search", response_model=schemas.SearchAnswer)
     async def search(
-        page: Annotated[Page, Depends(schemas.query_page)],
+        page: Annotated[Page, Depends(page_reader(Query))],
         id: OptionalId = None,
         uri: OptionalUri = None,
         code: OptionalCode = None,
@@ -59,7 +66,7 @@ def search_routes(services: Services) -> APIRouter:
 
     @router.post("/search", response_model=schemas.SearchAnswer)
     async def search_by_upload(
-        image: Image, page: Annotated[Page, Depends(schemas.form_page)]
+        image: Image, page: Annotated[Page, Depends(page_reader(Form))]
     ) -> Response:
         """Find what looks like an uploaded image."""
         content = await image.read()

@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import PurePosixPath
 from typing import Annotated, Any, Literal
 
-from fastapi import File, Form, Query, UploadFile
+from fastapi import File, Query, UploadFile
 from pydantic import BaseModel, Field
 
 from phpq.gallery.view import Page
 from phpq.serve.settings import MAX_BATCH, MAX_ID, MAX_LABELS, MAX_OFFSET, MAX_TOP_K, MAX_WHERE
 
 Metadata = dict[str, str | int | float | bool | None]
-_TOP_K = "How many hits."
-_OFFSET = "How many better hits to skip."
 _WHERE = "A filter, as in: label = 'sparrow' AND year > 2020"
-_LABEL = "Only images of these labels."
 _RERANK = "Order the first hits by float embeddings; 0 is off."
 
 Id = Annotated[str, Query(max_length=MAX_ID, description="The id of an image of the gallery.")]
@@ -27,26 +25,20 @@ OptionalCode = Annotated[str | None, Query(max_length=512, description="A code i
 Image = Annotated[UploadFile, File(description="An image file.")]
 
 
-def query_page(
-    top_k: Annotated[int, Query(ge=1, le=MAX_TOP_K, description=_TOP_K)] = 10,
-    offset: Annotated[int, Query(ge=0, le=MAX_OFFSET, description=_OFFSET)] = 0,
-    where: Annotated[str | None, Query(max_length=MAX_WHERE, description=_WHERE)] = None,
-    label: Annotated[list[str] | None, Query(max_length=MAX_LABELS, description=_LABEL)] = None,
-    rerank: Annotated[int, Query(ge=0, le=MAX_OFFSET + MAX_TOP_K, description=_RERANK)] = 0,
-) -> Page:
-    """Read which hits are wanted from the address."""
-    return make_page(top_k, offset, where, label, rerank=rerank)
+def page_reader(place: Callable[..., Any]) -> Callable[..., Page]:
+    """Return a dependency that reads which hits are wanted, from a `Query` or a `Form`."""
+    labels = place(None, max_length=MAX_LABELS, description="Only images of these labels.")
 
+    def read(
+        top_k: int = place(10, ge=1, le=MAX_TOP_K, description="How many hits."),
+        offset: int = place(0, ge=0, le=MAX_OFFSET, description="How many better hits to skip."),
+        where: str | None = place(None, max_length=MAX_WHERE, description=_WHERE),
+        label: list[str] | None = labels,
+        rerank: int = place(0, ge=0, le=MAX_OFFSET + MAX_TOP_K, description=_RERANK),
+    ) -> Page:
+        return make_page(top_k, offset, where, label, rerank=rerank)
 
-def form_page(
-    top_k: Annotated[int, Form(ge=1, le=MAX_TOP_K, description=_TOP_K)] = 10,
-    offset: Annotated[int, Form(ge=0, le=MAX_OFFSET, description=_OFFSET)] = 0,
-    where: Annotated[str | None, Form(max_length=MAX_WHERE, description=_WHERE)] = None,
-    label: Annotated[list[str] | None, Form(max_length=MAX_LABELS, description=_LABEL)] = None,
-    rerank: Annotated[int, Form(ge=0, le=MAX_OFFSET + MAX_TOP_K, description=_RERANK)] = 0,
-) -> Page:
-    """Read which hits are wanted from a form."""
-    return make_page(top_k, offset, where, label, rerank=rerank)
+    return read
 
 
 def make_page(
