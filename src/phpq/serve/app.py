@@ -16,10 +16,9 @@ from phpq._version import __version__
 from phpq.errors import PhpqError
 from phpq.serve.guard import Guard, refuse
 from phpq.serve.refusals import Refused, describe_invalid, error_body
-from phpq.serve.routes_gallery import explain_routes, gallery_routes, map_routes
+from phpq.serve.routes_gallery import explain_routes, gallery_routes, write_routes
 from phpq.serve.routes_search import search_routes
 from phpq.serve.routes_site import docs_routes, mount_static, site_routes
-from phpq.serve.routes_write import write_routes
 from phpq.serve.services import Services
 from phpq.serve.settings import ServerSettings
 
@@ -61,7 +60,7 @@ def create_app(
         lifespan=lifespan,
     )
     app.state.services = services
-    for routes in (search_routes, gallery_routes, explain_routes, map_routes, write_routes):
+    for routes in (search_routes, gallery_routes, explain_routes, write_routes):
         app.include_router(routes(services), prefix=API)
     app.include_router(site_routes(services))
     app.include_router(docs_routes(app))

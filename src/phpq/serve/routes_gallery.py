@@ -1,14 +1,14 @@
-"""What the gallery holds and why images match: facts, images, codebooks, a map, heat maps."""
+"""What the gallery holds, why images match, and changes: facts, images, heat maps, add, delete."""
 
 from __future__ import annotations
 
 import base64
 from collections.abc import Callable
 from functools import partial
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import numpy as np
-from fastapi import APIRouter, Form, Header, Path, Query
+from fastapi import APIRouter, Body, Depends, Form, Header, Path, Query
 from starlette.responses import Response
 
 from phpq._version import __version__
@@ -18,7 +18,9 @@ from phpq.gallery.records import Record
 from phpq.gallery.view import GalleryView
 from phpq.serve import schemas
 from phpq.serve.answers import answer, item, parse_code, thumbnail_address
-from phpq.serve.files import SIZES, Picture, read_file
+from phpq.serve.files import SIZES, Picture, parse_metadata, read_file
+from phpq.serve.guard import check_token
+from phpq.serve.refusals import too_large
 from phpq.serve.schemas import Id, Image, OptionalCode, OptionalId, upload_name
 from phpq.serve.services import Services
 from phpq.serve.settings import MAX_BATCH, MAX_ID, MAX_MAP, MAX_OFFSET, MAX_TOP_K
@@ -134,36 +136,6 @@ def _send(picture: Picture, known: str | None) -> Response:
     return Response(picture.content, media_type=picture.media_type, headers=headers)
 
 
-def map_routes(services: Services) -> APIRouter:
-    """Return the routes that show the gallery as a whole."""
-    router = APIRouter(tags=["explain"], responses=schemas.ERRORS)
-
-    @router.get("/map", response_model=schemas.Map)
-    async def gallery_map(
-        limit: Annotated[int, Query(ge=1, le=MAX_MAP, description="Most points.")] = 2000,
-    ) -> Response:
-        """Draw the gallery in two dimensions; of more images a sample is taken."""
-        return answer(await services.remembered("map", limit, draw_map))
-
-    @router.get("/codebooks", response_model=schemas.Codebooks)
-    async def codebooks(
-        limit: Annotated[int, Query(ge=0, le=256, description="Codewords of each.")] = 256,
-    ) -> Response:
-        """Say how the gallery uses its codebooks, with the codewords that most images have."""
-        return answer(await services.remembered("codebooks", limit, describe_use))
-
-    @router.get("/codebooks/{codebook}/{word}", response_model=schemas.WordImages)
-    async def images_of_word(
-        codebook: Annotated[int, Path(ge=0, le=1 << 20)],
-        word: Annotated[int, Path(ge=0, le=255)],
-        limit: Annotated[int, Query(ge=1, le=500, description="Most images.")] = 60,
-    ) -> Response:
-        """Show the images behind a codeword."""
-        return answer(await services.read(lambda view: list_images(view, codebook, word, limit)))
-
-    return router
-
-
 def draw_map(view: GalleryView, limit: int) -> schemas.Map:
     """Project the codes of a sample."""
     from phpq.explain import project_codes, sample_rows
@@ -209,7 +181,7 @@ def list_images(view: GalleryView, codebook: int, word: int, limit: int) -> sche
 
 
 def explain_routes(services: Services) -> APIRouter:
-    """Return the routes that explain."""
+    """Return the routes that show the gallery as a whole, and those that explain a match."""
     router = APIRouter(tags=["explain"], responses=schemas.ERRORS)
 
     @router.get("/explain", response_model=schemas.Explanation)
@@ -226,21 +198,45 @@ def explain_routes(services: Services) -> APIRouter:
     ) -> Response:
         """Say why an image of the gallery was found for an upload."""
         content, name = await image.read(), upload_name(image.filename)
+        return answer(await services.uploads.run(explain_sent, services, hit_id, content, name))
 
-        def work() -> schemas.Explanation:
-            embedding = services.embed(content, name)
+    @router.get("/map", response_model=schemas.Map)
+    async def gallery_map(
+        limit: Annotated[int, Query(ge=1, le=MAX_MAP, description="Most points.")] = 2000,
+    ) -> Response:
+        """Draw the gallery in two dimensions; of more images a sample is taken."""
+        return answer(await services.remembered("map", limit, draw_map))
 
-            def explain_it(view: GalleryView) -> schemas.Explanation:
-                hit = view.find(hit_id)[1]
-                code = view.codebooks.encode(embedding[None])[0]
-                heat = _data_uri(services.heat_png(content, name, hit.code))
-                return _explanation(services, view, embedding, code, hit, query_heat=heat)
+    @router.get("/codebooks", response_model=schemas.Codebooks)
+    async def codebooks(
+        limit: Annotated[int, Query(ge=0, le=256, description="Codewords of each.")] = 256,
+    ) -> Response:
+        """Say how the gallery uses its codebooks, with the codewords that most images have."""
+        return answer(await services.remembered("codebooks", limit, describe_use))
 
-            return services.views.read(explain_it)
-
-        return answer(await services.uploads.run(work))
+    @router.get("/codebooks/{codebook}/{word}", response_model=schemas.WordImages)
+    async def images_of_word(
+        codebook: Annotated[int, Path(ge=0, le=1 << 20)],
+        word: Annotated[int, Path(ge=0, le=255)],
+        limit: Annotated[int, Query(ge=1, le=500, description="Most images.")] = 60,
+    ) -> Response:
+        """Show the images behind a codeword."""
+        return answer(await services.read(lambda view: list_images(view, codebook, word, limit)))
 
     return router
+
+
+def explain_sent(services: Services, hit_id: str, content: bytes, name: str) -> schemas.Explanation:
+    """Explain a hit of a search for an upload."""
+    embedding = services.embed(content, name)
+
+    def work(view: GalleryView) -> schemas.Explanation:
+        hit = view.find(hit_id)[1]
+        code = view.codebooks.encode(embedding[None])[0]
+        heat = _data_uri(services.heat_png(content, name, hit.code))
+        return _explanation(services, view, embedding, code, hit, query_heat=heat)
+
+    return services.views.read(work)
 
 
 def explain_named(
@@ -301,3 +297,61 @@ def _heat(services: Services, record: Record, code: CodeArray) -> tuple[str | No
 
 def _data_uri(png: bytes) -> str:
     return f"data:image/png;base64,{base64.b64encode(png).decode()}"
+
+
+def write_routes(services: Services) -> APIRouter:
+    """Return the routes that add, replace and delete: off unless writable, only with the token."""
+    settings = services.settings
+
+    def with_token(
+        authorization: Annotated[str, Header(description="Bearer TOKEN")] = "",
+    ) -> None:
+        check_token(authorization, settings)
+
+    router = APIRouter(
+        tags=["write"], responses=schemas.WRITE_ERRORS, dependencies=[Depends(with_token)]
+    )
+
+    @router.post("/items", response_model=schemas.AddAnswer)
+    async def add(
+        image: Image,
+        id: Annotated[str, Form(min_length=1, max_length=MAX_ID, description="Its new name.")],
+        label: Annotated[str | None, Form(max_length=200)] = None,
+        metadata: Annotated[
+            str | None, Form(max_length=20_000, description="A JSON object of plain values.")
+        ] = None,
+        mode: Annotated[
+            Literal["add", "upsert"], Form(description="upsert replaces another image of this id.")
+        ] = "add",
+    ) -> Response:
+        """Add an image; it is found by every search that begins after the answer."""
+        values = parse_metadata(metadata)
+        content = await image.read()
+        if len(content) > settings.max_upload_bytes:
+            raise too_large(f"{len(content):,} bytes", settings.max_upload_bytes)
+        put = partial(services.writer.add, replace=mode == "upsert")
+        work = partial(put, content, id=id, label=label or None, metadata=values)
+        report = await services.writes.run(work)
+        version = await _served(services)
+        return answer(schemas.AddAnswer(**report.to_dict(), version=version))
+
+    @router.delete("/items", response_model=schemas.DeleteAnswer)
+    async def delete(
+        id: Annotated[list[str] | None, Query(max_length=1000, description="Ids.")] = None,
+        body: Annotated[schemas.DeleteRequest | None, Body()] = None,
+    ) -> Response:
+        """Delete images by id, named in the address or as JSON, in one commit."""
+        ids = [*(id or ()), *(body.ids if body is not None else ())]
+        if not ids:
+            raise ConfigError("Say what to delete: ids, as in ?id=a.jpg&id=b.jpg.")
+        deleted, unknown = await services.writes.run(services.writer.delete, ids)
+        version = await _served(services)
+        return answer(schemas.DeleteAnswer(deleted=deleted, unknown=unknown, version=version))
+
+    return router
+
+
+async def _served(services: Services) -> int:
+    """Wait until what was written is searched; many writers share one reload."""
+    reload = partial(services.views.reload, at_least=services.views.newest())
+    return (await services.uploads.run(reload)).version
