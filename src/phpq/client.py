@@ -180,8 +180,7 @@ class Client:
     ) -> dict[str, Any]:
         """Add an image to a writable gallery; see `phpq.Gallery.add` and `upsert`.
 
-        Returns:
-            How many were added, unchanged and replaced, and the version that holds it.
+        Returns how many were added, unchanged and replaced, and the version that holds it.
         """
         form = {"id": id, "mode": mode, "metadata": json.dumps(dict(metadata or {}))}
         if label is not None:

@@ -53,16 +53,13 @@ log = logging.getLogger(__name__)
 def ray_engine(
     folder: str | Path, address: str = LOCAL, *, actors: int = 0, device: str = "auto"
 ) -> Iterator[RayEngine]:
-    """Connect to a Ray cluster for `Gallery.add`, and leave it at the end.
+    """Connect to a Ray cluster for `Gallery.add`, and leave it at the end; see `connected`.
 
     Args:
         folder: The gallery; all nodes see it under this name.
         address: "local" starts a cluster on this machine; also "auto", HOST:PORT, ray://HOST:PORT.
         actors: Models at work at most; 0 is one per GPU, or what the CPUs have room for.
         device: "auto" takes the GPUs of the cluster where it has any; "cuda" and "cpu" insist.
-
-    Raises:
-        ConfigError: If Ray is not installed, or there is no such cluster.
     """
     if actors < 0:
         raise ConfigError(f"actors={actors} is not allowed: it must be at least 0.")

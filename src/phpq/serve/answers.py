@@ -70,9 +70,8 @@ def search_named(view: GalleryView, query: schemas.BatchQuery, page: Page) -> sc
 def search_upload(view: GalleryView, embedding: FloatArray, page: Page) -> schemas.SearchAnswer:
     """Search for an image that was embedded, (D,) float32."""
     code = view.codebooks.encode(embedding[None])[0]
-    return _search(
-        view, embedding, page, schemas.QueryEcho(kind="upload", code=code.tobytes().hex())
-    )
+    echo = schemas.QueryEcho(kind="upload", code=code.tobytes().hex())
+    return _search(view, embedding, page, echo)
 
 
 def parse_code(text: str, view: GalleryView) -> CodeArray:

@@ -18,7 +18,7 @@ from phpq.serve.guard import Guard, refuse
 from phpq.serve.refusals import Refused, describe_invalid, error_body
 from phpq.serve.routes_gallery import explain_routes, gallery_routes, write_routes
 from phpq.serve.routes_search import search_routes
-from phpq.serve.routes_site import docs_routes, mount_static, site_routes
+from phpq.serve.routes_site import mount_static, site_routes
 from phpq.serve.services import Services
 from phpq.serve.settings import ServerSettings
 
@@ -63,7 +63,6 @@ def create_app(
     for routes in (search_routes, gallery_routes, explain_routes, write_routes):
         app.include_router(routes(services), prefix=API)
     app.include_router(site_routes(services))
-    app.include_router(docs_routes(app))
     mount_static(app)
     _handle_errors(app, gallery)
     if settings.cors_origins:

@@ -15,7 +15,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -282,11 +282,8 @@ def ray_shards(folder: Path, codebooks: Codebooks, sharding: Sharding) -> Iterat
                 serve.get_deployment_handle(deployment_name(number), name)
                 for number in range(sharding.shards)
             ]
-            shards = RayShards(handles, sharding)
-            try:
+            with closing(RayShards(handles, sharding)) as shards:
                 yield shards
-            finally:
-                shards.close()
         finally:
             if ours:
                 serve.delete(name)

@@ -303,9 +303,7 @@ def write_routes(services: Services) -> APIRouter:
     """Return the routes that add, replace and delete: off unless writable, only with the token."""
     settings = services.settings
 
-    def with_token(
-        authorization: Annotated[str, Header(description="Bearer TOKEN")] = "",
-    ) -> None:
+    def with_token(authorization: Annotated[str, Header(description="Bearer TOKEN")] = "") -> None:
         check_token(authorization, settings)
 
     router = APIRouter(

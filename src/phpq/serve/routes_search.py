@@ -15,14 +15,7 @@ from phpq.errors import ConfigError
 from phpq.gallery.view import Page
 from phpq.serve import schemas
 from phpq.serve.answers import answer, search_named, search_upload
-from phpq.serve.schemas import (
-    Image,
-    OptionalCode,
-    OptionalId,
-    OptionalUri,
-    page_reader,
-    upload_name,
-)
+from phpq.serve.schemas import Image, OptionalCode, OptionalId, OptionalUri, upload_name
 from phpq.serve.services import Services
 from phpq.serve.settings import MAX_BATCH
 
@@ -32,21 +25,12 @@ def _batch_body() -> dict[str, Any]:
     schema = schemas.BatchRequest.model_json_schema()
     parts = schema.pop("$defs")
     schema["properties"]["queries"]["items"] = parts["BatchQuery"]
-    files = {
-        "type": "array",
-        "items": {"type": "string", "format": "binary"},
-        "minItems": 1,
-        "maxItems": MAX_BATCH,
-    }
+    file = {"type": "string", "format": "binary"}
+    files = {"type": "array", "items": file, "minItems": 1, "maxItems": MAX_BATCH}
     shared = {name: one for name, one in schema["properties"].items() if name != "queries"}
     form = {"type": "object", "required": ["image"], "properties": {"image": files, **shared}}
-    return {
-        "required": True,
-        "content": {
-            "application/json": {"schema": schema},
-            "multipart/form-data": {"schema": form},
-        },
-    }
+    content = {"application/json": {"schema": schema}, "multipart/form-data": {"schema": form}}
+    return {"required": True, "content": content}
 
 
 def search_routes(services: Services) -> APIRouter:
@@ -55,7 +39,7 @@ def search_routes(services: Services) -> APIRouter:
 
     @router.get("/search", response_model=schemas.SearchAnswer)
     async def search(
-        page: Annotated[Page, Depends(page_reader(Query))],
+        page: Annotated[Page, Depends(schemas.page_reader(Query))],
         id: OptionalId = None,
         uri: OptionalUri = None,
         code: OptionalCode = None,
@@ -66,7 +50,7 @@ def search_routes(services: Services) -> APIRouter:
 
     @router.post("/search", response_model=schemas.SearchAnswer)
     async def search_by_upload(
-        image: Image, page: Annotated[Page, Depends(page_reader(Form))]
+        image: Image, page: Annotated[Page, Depends(schemas.page_reader(Form))]
     ) -> Response:
         """Find what looks like an uploaded image."""
         content = await image.read()

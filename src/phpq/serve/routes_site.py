@@ -11,7 +11,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from fastapi import APIRouter, FastAPI
+from fastapi import APIRouter, FastAPI, Request
 from starlette.responses import FileResponse, HTMLResponse, PlainTextResponse, Response
 from starlette.staticfiles import StaticFiles
 
@@ -67,6 +67,14 @@ def site_routes(services: Services, *, static: Path = STATIC) -> APIRouter:
         text = services.metrics.text(services.jobs())
         return Response(text, headers={"Content-Type": services.metrics.content_type})
 
+    @router.get("/docs", include_in_schema=False)
+    async def docs(request: Request) -> Response:
+        return HTMLResponse(render(json.dumps(request.app.openapi())))
+
+    @router.get("/docs/style.css", include_in_schema=False)
+    async def style() -> Response:
+        return Response((TEMPLATES / "docs.css").read_text("utf-8"), media_type="text/css")
+
     return router
 
 
@@ -82,21 +90,6 @@ class _Static(StaticFiles):
 def mount_static(app: FastAPI, *, static: Path = STATIC) -> None:
     """Serve the files of the page under /static."""
     app.mount("/static", _Static(directory=static, check_dir=False), name="static")
-
-
-def docs_routes(app: FastAPI) -> APIRouter:
-    """Return the routes of the document."""
-    router = APIRouter(include_in_schema=False)
-
-    @router.get("/docs")
-    async def docs() -> Response:
-        return HTMLResponse(render(json.dumps(app.openapi())))
-
-    @router.get("/docs/style.css")
-    async def style() -> Response:
-        return Response((TEMPLATES / "docs.css").read_text("utf-8"), media_type="text/css")
-
-    return router
 
 
 @cache
