@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from fastapi import Depends, FastAPI, Form, Query
 from starlette.testclient import TestClient
@@ -24,7 +26,13 @@ def test_an_address_and_a_form_say_the_same_of_a_page() -> None:
         app.add_api_route("/", lambda page=read: repr(page), methods=[method])
     client = TestClient(app)
     assert client.get("/").json() == client.post("/").json() == repr(Page())
-    given = {"top_k": 3, "offset": 1, "where": "year = 1", "label": ["a", "b"], "rerank": 9}
+    given: dict[str, Any] = {
+        "top_k": 3,
+        "offset": 1,
+        "where": "year = 1",
+        "label": ["a", "b"],
+        "rerank": 9,
+    }
     page = Page(top_k=3, offset=1, where="year = 1", labels=("a", "b"), rerank=9)
     assert client.get("/", params=given).json() == client.post("/", data=given).json() == repr(page)
     for wrong in ({"top_k": 0}, {"offset": -1}, {"rerank": 10_501}, {"where": "x" * 1001}):

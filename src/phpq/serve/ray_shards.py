@@ -298,12 +298,9 @@ def _status(serve: Any, name: str) -> tuple[str, Any]:
 def _can_be_joined(serve: Any, name: str) -> bool:
     """Say whether the application is there, or on its way; wait for one that is being removed."""
     end = time.monotonic() + _FREE_SECONDS
-    while True:
-        status, _ = _status(serve, name)
-        if status == "DELETING" and time.monotonic() < end:
-            time.sleep(0.2)
-            continue
-        return status not in ("", "DELETING", "NOT_STARTED", "DEPLOY_FAILED")
+    while (status := _status(serve, name)[0]) == "DELETING" and time.monotonic() < end:
+        time.sleep(0.2)
+    return status not in ("", "DELETING", "NOT_STARTED", "DEPLOY_FAILED")
 
 
 def _check_room(ray: Any, sharding: Sharding) -> None:
