@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from phpq.cli.output import is_run, print_facts, print_json, progress_bars, results
-from phpq.cli.settings import home
+from phpq.cli.gallery import readable_bytes
+from phpq.cli.output import is_run, print_facts, print_json, progress_bars, results, table_of
+from phpq.cli.settings import AsJson, home
 
 if TYPE_CHECKING:
-    from rich.table import Table
-
     from phpq.gallery.advice import CodeAdvice
 
 
@@ -27,7 +25,7 @@ def advise(
         list[Path] | None,
         typer.Option(help="An evaluated run, or a folder of runs; may be repeated."),
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Say what codes of each length cost and give for a gallery of some size.
 
@@ -71,10 +69,8 @@ def advise(
 def _print_measured(advice: list[CodeAdvice], size: int) -> None:
     from rich.text import Text
 
-    from phpq.cli.gallery import readable_bytes
-
     names = ("bits", "bytes", "in memory", "MAP", "distinct", "ties", "ms/query")
-    table = _table(f"a gallery of {size:,} images", names)
+    table = table_of(f"a gallery of {size:,} images", names)
     table.add_column("run", overflow="fold")
     for row in advice:
         table.add_row(
@@ -112,10 +108,8 @@ def _print_measured(advice: list[CodeAdvice], size: int) -> None:
 
 
 def _print_sizes(source: str, lengths: list[dict[str, int]], size: int) -> None:
-    from phpq.cli.gallery import readable_bytes
-
     names = ("bits", "bytes/image", "codes", "in memory at most", "possible codes")
-    table = _table(f"codes of {size:,} images (computed)", names)
+    table = table_of(f"codes of {size:,} images (computed)", names)
     for row in lengths:
         bits = row["bits"]
         memory = [readable_bytes(row["bytes"]), readable_bytes(row["memory_at_most"])]
@@ -123,12 +117,3 @@ def _print_sizes(source: str, lengths: list[dict[str, int]], size: int) -> None:
     results().print(table)
     again = f"phpq train {source} --bits 32; phpq evaluate RUN; and again with --runs RUN"
     print_facts((("measured", "nothing: no evaluated run was given"), ("next", again)))
-
-
-def _table(title: str, names: Sequence[str]) -> Table:
-    from rich.table import Table
-
-    table = Table(title=title, title_justify="left")
-    for name in names:
-        table.add_column(name, justify="right")
-    return table

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from phpq.cli.output import messages, print_facts, print_json, results
+from phpq.cli.output import messages, print_facts, print_json, results, table_of
 
 if TYPE_CHECKING:
     from phpq.demo import DemoResult
@@ -41,18 +41,14 @@ def demo(
 
 
 def _print(result: DemoResult) -> None:
-    from rich.table import Table
-
     title = "drawn birds, MAP in per cent"
     if result.quick:
         title += " (a quick run: the figures say nothing)"
-    table = Table(title=title, title_justify="left")
-    table.add_column("search over")
-    for bits in sorted(result.evaluations):
-        table.add_column(f"{bits} bits", justify="right")
-    found = [one for _, one in sorted(result.evaluations.items())]
+    found = dict(sorted(result.evaluations.items()))
+    table = table_of(title, [f"{bits} bits" for bits in found], first="search over")
     maps = [
-        (e.codes.map_percent, e.posthoc_pq.map_percent, e.float_search.map_percent) for e in found
+        (e.codes.map_percent, e.posthoc_pq.map_percent, e.float_search.map_percent)
+        for e in found.values()
     ]
     names = ("PHPQ codes", "post-hoc PQ", "float search")
     for name, *values in zip(names, *maps, strict=True):

@@ -8,8 +8,8 @@ from typing import Annotated
 
 import typer
 
-from phpq.cli.output import print_facts, print_json, progress_bars
-from phpq.cli.settings import home
+from phpq.cli.output import print_result, progress_bars
+from phpq.cli.settings import AsJson, home
 
 
 def download(
@@ -18,7 +18,7 @@ def download(
         Path | None,
         typer.Option(help="Folder of downloads (default: $PHPQ_HOME, or else ~/.cache/phpq)"),
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Fetch a benchmark from its official address, check it and unpack it.
 
@@ -31,8 +31,6 @@ def download(
     with progress_bars(in_bytes=True) as progress:
         folder = fetch(name, kept, progress=progress)
     source = name if out is None else f"{name}:{folder}"
-    if as_json:
-        print_json({"name": name, "folder": str(folder), "source": source})
-    else:
-        command = f"phpq train {shlex.quote(source)}"
-        print_facts((("folder", str(folder)), ("next", command)))
+    content = {"name": name, "folder": str(folder), "source": source}
+    rows = (("folder", str(folder)), ("next", f"phpq train {shlex.quote(source)}"))
+    print_result(content, rows, as_json=as_json)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from phpq.cli.output import messages, print_facts, print_json, progress_bars, results
+from phpq.cli.output import print_facts, print_json, progress_bars, results, table_of, warn_skipped
 from phpq.cli.settings import AsJson, Device, home
 
 if TYPE_CHECKING:
@@ -39,11 +39,7 @@ def evaluate(
         dataset = api.as_dataset(source, home=home())
     with progress_bars() as progress:
         evaluation = api.evaluate(run, dataset, out, device=device, progress=progress)
-    console = messages()
-    for image in evaluation.skipped[:10]:
-        console.print(f"left out: {image.reason}", style="yellow", markup=False, soft_wrap=True)
-    if len(evaluation.skipped) > 10:
-        console.print(f"... and {len(evaluation.skipped) - 10} more", style="yellow")
+    warn_skipped([image.reason for image in evaluation.skipped])
     if as_json:
         print_json(evaluation.to_dict() | {"folder": str(evaluation.folder)})
     else:
@@ -51,20 +47,16 @@ def evaluate(
 
 
 def _print(evaluation: Evaluation, run: Path) -> None:
-    from rich.table import Table
-
     from phpq.evaluation.page import score_cells
 
-    console = results()
-    table = Table(title=f"{evaluation.dataset}, {evaluation.bits} bits", title_justify="left")
-    table.add_column("search over")
-    for name in ("bytes/image", *score_cells(evaluation.codes)):
-        table.add_column(name, justify="right")
+    names = ("bytes/image", *score_cells(evaluation.codes))
+    title = f"{evaluation.dataset}, {evaluation.bits} bits"
+    table = table_of(title, names, first="search over")
     for name, scores in evaluation.ways.items():
         numbers = (f"{value:.2f}" for value in score_cells(scores).values())
         style = "bold" if scores is evaluation.codes else None
         table.add_row(name, f"{scores.bytes_per_image:,}", *numbers, style=style)
-    console.print(table)
+    results().print(table)
     print_facts(_facts(evaluation, run))
 
 

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from phpq.cli.output import is_gallery, print_facts, print_json
+from phpq.cli.output import is_gallery, print_result
 from phpq.cli.settings import AsJson
 
 
@@ -35,10 +35,8 @@ def export(
 ) -> None:
     """Take the encoder or the index to where your stack is."""
     facts = _onnx(target, out) if form is Format.onnx else _faiss(target, out)
-    if as_json:
-        print_json(facts)
-    else:
-        print_facts([(name, str(value)) for name, value in facts.items()])
+    rows = [(name, str(value)) for name, value in facts.items()]
+    print_result(facts, rows, as_json=as_json)
 
 
 def _onnx(target: Path, out: Path | None) -> dict[str, object]:

@@ -8,8 +8,9 @@ from typing import Annotated
 
 import typer
 
-from phpq.cli.output import messages, print_facts, print_json
+from phpq.cli.output import messages, print_result
 from phpq.cli.settings import AsJson
+from phpq.errors import ConfigError
 
 gallery = typer.Typer(
     help="Look at a gallery, delete from it, compact, verify or export it.",
@@ -23,18 +24,10 @@ Folder = Annotated[Path, typer.Argument(metavar="GALLERY", help="A folder that p
 @gallery.command()
 def info(folder: Folder, as_json: AsJson = False) -> None:
     """Show how many images, labels and columns there are, and what they take."""
-    show_gallery(folder, as_json=as_json)
-
-
-def show_gallery(folder: Path, *, as_json: bool) -> None:
-    """Print what `phpq gallery info` and `phpq info` say of a gallery."""
     from phpq.gallery.export import describe_store
     from phpq.gallery.store import GalleryStore
 
     content = describe_store(GalleryStore.open(folder))
-    if as_json:
-        print_json(content)
-        return
     columns = [f"{name} ({kind})" for name, kind in content["metadata"].items()]
     codes = f"{content['bits']} bits, {content['distinct_codes']:,} distinct"
     size, files = readable_bytes(content["disk_bytes"]), plural(content["files"], "data file")
@@ -49,7 +42,7 @@ def show_gallery(folder: Path, *, as_json: bool) -> None:
         ("created", f"{content['created']}, version {content['version']:,} now"),
         ("model", content["model_fingerprint"][:16]),
     ]
-    print_facts(rows)
+    print_result(content, rows, as_json=as_json)
 
 
 @gallery.command()
@@ -69,10 +62,9 @@ def delete(
     gone = store.delete(ids or None, where=where)
     for name in unknown[:10]:
         messages().print(f"not in the gallery: {name!r}", style="yellow", markup=False)
-    if as_json:
-        print_json({"deleted": gone, "images": len(store), "unknown": unknown})
-        return
-    print_facts((("deleted", plural(gone, "image")), ("left", plural(len(store), "image"))))
+    content = {"deleted": gone, "images": len(store), "unknown": unknown}
+    rows = (("deleted", plural(gone, "image")), ("left", plural(len(store), "image")))
+    print_result(content, rows, as_json=as_json)
 
 
 @gallery.command()
@@ -85,10 +77,9 @@ def compact(folder: Folder, as_json: AsJson = False) -> None:
     store = GalleryStore.open(folder)
     store.compact()
     after = folder_bytes(folder)
-    if as_json:
-        print_json({"images": len(store), "bytes_before": before, "bytes_after": after})
-        return
-    print_facts((("disk", f"{readable_bytes(before)} before, {readable_bytes(after)} now"),))
+    content = {"images": len(store), "bytes_before": before, "bytes_after": after}
+    text = f"{readable_bytes(before)} before, {readable_bytes(after)} now"
+    print_result(content, [("disk", text)], as_json=as_json)
 
 
 @gallery.command()
@@ -105,19 +96,16 @@ def verify(
     from phpq.gallery.repair import verify_gallery
 
     report = verify_gallery(folder, repair=repair)
-    if as_json:
-        print_json(report.to_dict())
+    rows = [("problem", text) for text in report.problems]
+    rows += [("repaired", text) for text in report.repairs]
+    rows += [("lost", name) for name in report.lost[:20]]
+    if len(report.lost) > 20:
+        rows.append(("", f"... and {len(report.lost) - 20:,} more"))
+    if report.sound:
+        rows.append(("sound", plural(report.images, "image")))
     else:
-        rows = [("problem", text) for text in report.problems]
-        rows += [("repaired", text) for text in report.repairs]
-        rows += [("lost", name) for name in report.lost[:20]]
-        if len(report.lost) > 20:
-            rows.append(("", f"... and {len(report.lost) - 20:,} more"))
-        if report.sound:
-            rows.append(("sound", plural(report.images, "image")))
-        else:
-            rows.append(("next", f"phpq gallery verify --repair {shlex.quote(str(folder))}"))
-        print_facts(rows)
+        rows.append(("next", f"phpq gallery verify --repair {shlex.quote(str(folder))}"))
+    print_result(report.to_dict(), rows, as_json=as_json)
     if not report.sound:
         raise typer.Exit(1)
 
@@ -129,17 +117,14 @@ def export(
     as_json: AsJson = False,
 ) -> None:
     """Write ids, uris, labels, metadata, hashes and codes to a Parquet file."""
-    from phpq.errors import ConfigError
     from phpq.gallery.export import export_parquet
     from phpq.gallery.store import GalleryStore
 
     if out.suffix.lower() != ".parquet":
         raise ConfigError(f"{str(out)!r} must end in .parquet.")
     written = export_parquet(GalleryStore.open(folder), out)
-    if as_json:
-        print_json({"images": written, "file": str(out)})
-        return
-    print_facts((("file", str(out)), ("images", f"{written:,}")))
+    rows = (("file", str(out)), ("images", f"{written:,}"))
+    print_result({"images": written, "file": str(out)}, rows, as_json=as_json)
 
 
 def plural(count: int, noun: str) -> str:

@@ -10,8 +10,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from phpq.cli.output import is_gallery, messages, print_facts, print_json, progress_bars
+from phpq.cli.gallery import readable_bytes
+from phpq.cli.output import is_gallery, print_result, progress_bars, warn_skipped
 from phpq.cli.settings import AsJson, Device
+from phpq.errors import ConfigError
 
 if TYPE_CHECKING:
     from phpq.gallery import AddReport, Gallery
@@ -78,18 +80,15 @@ def index(
         kept = f"{len(opened):,} images are in the gallery. Run the command again to go on."
         raise KeyboardInterrupt(kept) from None
     deleted = opened.prune(source) if prune else 0
-    _warn(report)
-    if as_json:
-        content = report.to_dict() | {"deleted": deleted, "images": len(opened)}
-        print_json({"gallery": str(gallery)} | content)
-    else:
-        _print(opened, report, deleted, time.monotonic() - start)
+    warn_skipped([image.reason for image in report.skipped])
+    content = report.to_dict() | {"deleted": deleted, "images": len(opened)}
+    rows = _rows(opened, report, deleted, time.monotonic() - start)
+    print_result({"gallery": str(gallery)} | content, rows, as_json=as_json)
 
 
 def _open(
     folder: Path, source: str, model: str | None, *, keep_embeddings: bool, device: str
 ) -> Gallery:
-    from phpq.errors import ConfigError
     from phpq.gallery import Gallery
     from phpq.gallery.sources import first_item
 
@@ -117,17 +116,9 @@ def _open(
     return Gallery.create(folder, load(model, device=device), keep_embeddings=keep_embeddings)
 
 
-def _warn(report: AddReport) -> None:
-    console = messages()
-    for image in report.skipped[:10]:
-        console.print(f"left out: {image.reason}", style="yellow", markup=False, soft_wrap=True)
-    if len(report.skipped) > 10:
-        console.print(f"... and {len(report.skipped) - 10:,} more; see --json", style="yellow")
-
-
-def _print(gallery: Gallery, report: AddReport, deleted: int, seconds: float) -> None:
-    from phpq.cli.gallery import readable_bytes
-
+def _rows(
+    gallery: Gallery, report: AddReport, deleted: int, seconds: float
+) -> list[tuple[str, str]]:
     changes = (
         (report.added, "added"),
         (report.replaced, "replaced"),
@@ -138,9 +129,8 @@ def _print(gallery: Gallery, report: AddReport, deleted: int, seconds: float) ->
     shown = [f"{count:,} {name}" for count, name in changes if count]
     info = gallery.info()
     size = f"{info['bits']} bits each: {readable_bytes(info['code_bytes'])} of codes"
-    rows = [
+    return [
         ("indexed", f"{', '.join(shown) or 'nothing'}, in {seconds:.1f} s"),
         ("gallery", f"{info['images']:,} images, {info['labels']:,} labels, {size}"),
         ("next", f"phpq search {shlex.quote(str(gallery.path))} PHOTO"),
     ]
-    print_facts(rows)

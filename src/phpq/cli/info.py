@@ -7,8 +7,9 @@ from typing import Annotated, Any
 
 import typer
 
-from phpq.cli.output import is_gallery, is_run, print_facts, print_json, progress_bars, results
-from phpq.cli.settings import config_table, home
+from phpq.cli import gallery
+from phpq.cli.output import is_gallery, is_run, print_result, progress_bars, results
+from phpq.cli.settings import AsJson, config_table, home
 
 
 def info(
@@ -23,7 +24,7 @@ def info(
     check_images: Annotated[
         bool, typer.Option(help="Decode every image of a data set and name the bad ones.")
     ] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Show versions and devices, or how a run went, or what a data set holds."""
     from phpq import describe
@@ -31,9 +32,7 @@ def info(
     from phpq.data import open_dataset
 
     if what is not None and is_gallery(Path(what)):
-        from phpq.cli.gallery import show_gallery
-
-        show_gallery(Path(what), as_json=as_json)
+        gallery.info(Path(what), as_json=as_json)
         return
     if what is None:
         content = describe.describe_machine(home=home())
@@ -48,11 +47,8 @@ def info(
                 dataset, check_images=check_images, progress=progress
             )
         rows = _dataset_rows(content)
-    if as_json:
-        print_json(content)
-        return
-    print_facts(rows)
-    if "config" in content:
+    print_result(content, rows, as_json=as_json)
+    if "config" in content and not as_json:
         results().print(config_table(parse(content["config"])))
 
 

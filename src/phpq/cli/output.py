@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from rich.console import Console
+    from rich.table import Table
 
 Progress = Callable[[str, int, int], None]  # what is done, how much, of how much
 
@@ -61,6 +62,37 @@ def print_facts(rows: Sequence[tuple[str, str]]) -> None:
     width = max(len(name) for name, _ in rows) + 2
     for name, value in rows:
         console.print(Text.assemble((name.ljust(width), "bold"), value), soft_wrap=True)
+
+
+def print_result(
+    content: dict[str, Any], rows: Sequence[tuple[str, str]], *, as_json: bool
+) -> None:
+    """Write what a command found: all of it as JSON, or the rows of facts for people."""
+    if as_json:
+        print_json(content)
+    else:
+        print_facts(rows)
+
+
+def warn_skipped(reasons: Sequence[str]) -> None:
+    """Name the first images that could not be read, and count the others."""
+    console = messages()
+    for reason in reasons[:10]:
+        console.print(f"left out: {reason}", style="yellow", markup=False, soft_wrap=True)
+    if len(reasons) > 10:
+        console.print(f"... and {len(reasons) - 10:,} more; see --json", style="yellow")
+
+
+def table_of(title: str, numbers: Sequence[str], *, first: str = "") -> Table:
+    """Return an empty table of columns of numbers, after one of text if that has a heading."""
+    from rich.table import Table
+
+    table = Table(title=title, title_justify="left")
+    if first:
+        table.add_column(first)
+    for name in numbers:
+        table.add_column(name, justify="right")
+    return table
 
 
 @contextmanager

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from phpq.cli.output import messages, print_facts, print_json
-from phpq.cli.settings import home
+from phpq.cli.output import messages, print_result
+from phpq.cli.settings import AsJson, Device, home
 from phpq.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -43,12 +43,12 @@ def reproduce(
         list[str] | None, typer.Option("--set", metavar="STAGE.FIELD=VALUE", help=SETTING)
     ] = None,
     processes: Annotated[int | None, typer.Option(min=0, help=PROCESSES)] = None,
-    device: Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:1 or mps.")] = "auto",
+    device: Device = "auto",
     cache: Annotated[Path | None, typer.Option(help=CACHE)] = None,
     commit: Annotated[str | None, typer.Option(help=COMMIT)] = None,
     report_only: Annotated[bool, typer.Option("--report-only", help=REPORT_ONLY)] = False,
     no_report: Annotated[bool, typer.Option("--no-report", help=NO_REPORT)] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Run the paper's tables and figures again, ours beside theirs.
 
@@ -81,10 +81,7 @@ def reproduce(
     )
     console = messages()
     result = reproduce(options, say=lambda text: console.print(text, markup=False, soft_wrap=True))
-    if as_json:
-        print_json(result.to_dict())
-    else:
-        _print(result)
+    print_result(result.to_dict(), _rows(result), as_json=as_json)
     if result.failed:
         raise typer.Exit(1)
 
@@ -98,7 +95,7 @@ def _numbers(option: str, text: str) -> list[int]:
         ) from error
 
 
-def _print(result: GridResult) -> None:
+def _rows(result: GridResult) -> list[tuple[str, str]]:
     rows = [
         ("cells", f"{len(result.ran)} run, {len(result.reused)} were there"),
         ("took", f"{result.seconds:.0f} s; the cells {result.cell_seconds:.0f} s in all"),
@@ -108,5 +105,4 @@ def _print(result: GridResult) -> None:
         rows.append(("failed", ", ".join(sorted(result.failed))))
     if result.left:
         rows.append(("left", f"{len(result.left)}: {next(iter(result.left.values()))}"))
-    rows += [("" if n else "page", str(page)) for n, page in enumerate(result.pages)]
-    print_facts(rows)
+    return [*rows, *(("" if n else "page", str(page)) for n, page in enumerate(result.pages))]

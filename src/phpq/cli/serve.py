@@ -14,6 +14,7 @@ import typer
 
 from phpq.cli.output import messages
 from phpq.cli.settings import Device, Searchable
+from phpq.errors import ConfigError
 
 if TYPE_CHECKING:
     import socket
@@ -112,7 +113,6 @@ def serve(
 
 def _sharding(ray: str | None, **options: Any) -> Sharding | None:
     """Return how the gallery is cut; None serves it from this process."""
-    from phpq.errors import ConfigError
     from phpq.serve.settings import Sharding
 
     given = {name: value for name, value in options.items() if value is not None}
@@ -209,8 +209,6 @@ def _listen(settings: ServerSettings) -> socket.socket:
     import errno
     import socket
 
-    from phpq.errors import ConfigError
-
     try:
         family, kind, protocol, _, address = socket.getaddrinfo(
             settings.host, settings.port, type=socket.SOCK_STREAM, proto=socket.IPPROTO_TCP
@@ -239,8 +237,6 @@ def _listen(settings: ServerSettings) -> socket.socket:
 
 
 def _token(file: Path | None) -> str | None:
-    from phpq.errors import ConfigError
-
     if file is None:
         return os.environ.get(TOKEN) or None
     try:
