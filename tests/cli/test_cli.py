@@ -10,7 +10,7 @@ import pytest
 
 from command_line import phpq
 from phpq import __version__
-from phpq.cli import COMMANDS, app
+from phpq.cli import COMMANDS, app, with_address
 from phpq.errors import ConfigError
 
 
@@ -84,3 +84,22 @@ def test_the_entry_point_in_a_process_of_its_own(tmp_path: Path) -> None:
     assert done.stdout == ""
     assert done.stderr.startswith("error: There is no file or folder 'no/such/folder'. Accepted:")
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("line", "wanted"),
+    [
+        ("index g src", "index g src"),
+        ("index g src --ray", "index g src --ray local"),
+        ("index --ray g src", "index --ray local g src"),
+        ("index g src --ray auto", "index g src --ray auto"),
+        ("index g src --ray head:6379 --json", "index g src --ray head:6379 --json"),
+        ("serve g --ray ray://head:10001", "serve g --ray ray://head:10001"),
+        ("serve g --ray --shards 4", "serve g --ray local --shards 4"),
+        ("index g src --ray=auto", "index g src --ray=auto"),
+        ("index --ray -- --ray src", "index --ray local -- --ray src"),
+        ("", ""),
+    ],
+)
+def test_a_bare_option_gets_an_address(line: str, wanted: str) -> None:
+    assert with_address(line.split()) == wanted.split()

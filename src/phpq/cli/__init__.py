@@ -7,6 +7,7 @@ is exit code 130; anything else is our own mistake and keeps its traceback.
 from __future__ import annotations
 
 import importlib
+from collections.abc import Sequence
 from typing import Annotated, Any
 
 import typer
@@ -27,6 +28,24 @@ COMMANDS = (
     "export",
     "reproduce",
 )
+
+
+def with_address(words: Sequence[str]) -> list[str]:
+    """Give every bare `--ray` the address "local": options here have a value, or are a flag.
+
+    The word after `--ray` is its address if it looks like one; what follows `--` is left alone.
+    """
+    from phpq.cluster.connection import LOCAL, is_address
+
+    done: list[str] = []
+    for place, word in enumerate(words):
+        if word == "--":
+            return [*done, *words[place:]]
+        done.append(word)
+        following = words[place + 1] if place + 1 < len(words) else ""
+        if word == "--ray" and not is_address(following):
+            done.append(LOCAL)
+    return done
 
 
 class _Group(TyperGroup):
@@ -51,8 +70,6 @@ class _Group(TyperGroup):
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Read the words of the command line."""
-        from phpq.cli.ray_option import with_address
-
         return super().parse_args(ctx, with_address(args))
 
     def invoke(self, ctx: Any) -> Any:

@@ -12,64 +12,56 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from phpq.cli.launch import joined
-from phpq.cli.output import messages, print_facts, print_json
-from phpq.cli.settings import config_table, home
+from phpq.cli.output import messages, print_result
+from phpq.cli.settings import AsJson, Device, config_table, home
 
 if TYPE_CHECKING:
     from phpq.api import Run
     from phpq.training.distributed import Group
 
-Source = Annotated[
-    str | None,
-    typer.Argument(
-        help="A folder of class folders, a CSV or Parquet table, cub200, dogs120 or plumage.",
-        show_default=False,
-    ),
-]
-Method = Annotated[
-    str | None,
-    typer.Option(help="phpq, or one to compare it with: itq, hashnet, adsh ... (default: phpq)"),
-]
-Bits = Annotated[int | None, typer.Option(help="Length of a code: 16, 32, 48 ... (default: 32)")]
-Out = Annotated[Path | None, typer.Option(help="The run folder (default: runs/NAME-BITS)")]
-Config = Annotated[Path | None, typer.Option(help="A TOML file of settings.")]
-Settings = Annotated[
-    list[str] | None,
-    typer.Option("--set", metavar="STAGE.FIELD=VALUE", help="One setting; may be repeated."),
-]
-Epochs = Annotated[int | None, typer.Option(help="Short for --set training.epochs=N")]
-Seed = Annotated[int | None, typer.Option(help="Short for --set training.seed=N")]
-Backbone = Annotated[
-    str | None, typer.Option(help="A timm model, as resnet50. (default: resnet18)")
-]
-Weights = Annotated[
-    str | None,
-    typer.Option(
-        help="Where the backbone starts: hub (pretrained, fetched by timm), none, or a FILE. "
-        "(default: hub for photographs, none for plumage)"
-    ),
-]
-Device = Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:1 or mps.")]
-Resume = Annotated[
-    Path | None,
-    typer.Option(metavar="RUN", help="Continue an interrupted run with its own settings."),
-]
-AsJson = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
-
 
 def train(
-    source: Source = None,
-    method: Method = None,
-    bits: Bits = None,
-    out: Out = None,
-    config: Config = None,
-    settings: Settings = None,
-    epochs: Epochs = None,
-    seed: Seed = None,
-    backbone: Backbone = None,
-    weights: Weights = None,
+    source: Annotated[
+        str | None,
+        typer.Argument(
+            help="A folder of class folders, a CSV or Parquet table, cub200, dogs120 or plumage.",
+            show_default=False,
+        ),
+    ] = None,
+    method: Annotated[
+        str | None,
+        typer.Option(
+            help="phpq, or one to compare it with: itq, hashnet, adsh ... (default: phpq)"
+        ),
+    ] = None,
+    bits: Annotated[
+        int | None, typer.Option(help="Length of a code: 16, 32, 48 ... (default: 32)")
+    ] = None,
+    out: Annotated[
+        Path | None, typer.Option(help="The run folder (default: runs/NAME-BITS)")
+    ] = None,
+    config: Annotated[Path | None, typer.Option(help="A TOML file of settings.")] = None,
+    settings: Annotated[
+        list[str] | None,
+        typer.Option("--set", metavar="STAGE.FIELD=VALUE", help="One setting; may be repeated."),
+    ] = None,
+    epochs: Annotated[int | None, typer.Option(help="Short for --set training.epochs=N")] = None,
+    seed: Annotated[int | None, typer.Option(help="Short for --set training.seed=N")] = None,
+    backbone: Annotated[
+        str | None, typer.Option(help="A timm model, as resnet50. (default: resnet18)")
+    ] = None,
+    weights: Annotated[
+        str | None,
+        typer.Option(
+            help="Where the backbone starts: hub (pretrained, fetched by timm), none, or a FILE. "
+            "(default: hub for photographs, none for plumage)"
+        ),
+    ] = None,
     device: Device = "auto",
-    resume: Resume = None,
+    resume: Annotated[
+        Path | None,
+        typer.Option(metavar="RUN", help="Continue an interrupted run with its own settings."),
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Learn to search a data set, and write a run folder.
@@ -134,9 +126,6 @@ def _report(folder: Path, *, as_json: bool) -> None:
     from phpq.describe import describe_run
 
     run = describe_run(folder)
-    if as_json:
-        print_json(run)
-        return
     last, best = run["map"]["last"], run["map"]["best"]
     name = shlex.quote(str(folder))
     final = f"{last['map']:.2f} after the last epoch ({last['epoch']})"
@@ -146,4 +135,4 @@ def _report(folder: Path, *, as_json: bool) -> None:
         ("next", f"phpq evaluate {name}        tables, curves and pictures"),
         ("", f"phpq search {name} PHOTO    what looks like it, once evaluated"),
     )
-    print_facts(rows)
+    print_result(run, rows, as_json=as_json)

@@ -27,14 +27,7 @@ from phpq.report.blocks import (
     render_markdown,
     write_report,
 )
-from phpq.reproduce.figures import (
-    Made,
-    alpha_figure,
-    efficiency_figure,
-    precision_figures,
-    time_searches,
-    top10_figure,
-)
+from phpq.reproduce import figures
 from phpq.reproduce.grid import GridPlan
 from phpq.reproduce.paper import RECONSTRUCTED, TITLES
 from phpq.reproduce.store import Store
@@ -93,17 +86,17 @@ def _make(
     store: Store,
     dataset: Dataset | None,
     notes: Mapping[str, Any],
-) -> Made:
+) -> figures.Made:
     if target == "pn-curves":
-        return precision_figures(plan, records)
+        return figures.precision_figures(plan, records)
     if target == "efficiency":
-        return efficiency_figure(plan, time_searches(plan, records, store))
+        return figures.efficiency_figure(plan, figures.time_searches(plan, records, store))
     if target == "top10":
-        return top10_figure(plan, records, store, dataset)
+        return figures.top10_figure(plan, records, store, dataset)
     table = build_table(plan, target, records)
     section = table_section(table, {name: str(text) for name, text in notes.items()})
     if target == "alpha":
-        section = replace(section, blocks=(*alpha_figure(plan, table), *section.blocks))
+        section = replace(section, blocks=(*figures.alpha_figure(plan, table), *section.blocks))
     return table, section
 
 
