@@ -87,22 +87,18 @@ def _print_measured(advice: list[CodeAdvice], size: int) -> None:
     timed = max(row.timed_rows for row in advice)
     scaled = "" if timed >= size else f", scaled from {timed:,} rows"
     images = " or ".join(f"{count:,}" for count in sorted({row.images for row in advice}))
+    extrapolated = (
+        f"extrapolated from the evaluated gallery ({images} images; Chao1, a lower bound)"
+    )
+    made_up = f"{timed:,} made-up rows that repeat as the run's codes do"
     print_facts(
         (
             ("bytes", "computed: of one code"),
             ("MAP", "measured by phpq evaluate, on the run's own data set"),
-            (
-                "distinct",
-                "computed: codes that differ, extrapolated from the evaluated gallery "
-                f"({images} images; Chao1, a lower bound)",
-            ),
+            ("distinct", f"computed: codes that differ, {extrapolated}"),
             ("ties", "computed: images that share a code, on average"),
             ("in memory", f"measured: codes and index{scaled}"),
-            (
-                "ms/query",
-                f"measured: top 10 on one thread, {timed:,} made-up rows that repeat as the run's "
-                "codes do",
-            ),
+            ("ms/query", f"measured: top 10 on one thread, {made_up}"),
         )
     )
 

@@ -18,16 +18,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
+from phpq import recipes
 from phpq.config import RECIPES, RunConfig, override, parse, to_dict, with_bits
 from phpq.data import Dataset, open_dataset
 from phpq.errors import ConfigError
-from phpq.recipes import (
-    absolute_weights,
-    classifier_config,
-    default_weights,
-    drawn_settings,
-    resolve_config,
-)
 from phpq.reproduce.paper import FIGURES, Row, check_methods, expand_targets, rows_of
 
 # Few and small enough for every method to learn two epochs on two cores in three minutes.
@@ -134,7 +128,7 @@ def open_subject(
         "classes": len(dataset.class_names),
         "gallery": len(dataset.train),
         "queries": len(dataset.test),
-        "weights": absolute_weights(weights or default_weights(dataset.source)),
+        "weights": recipes.absolute_weights(weights or recipes.default_weights(dataset.source)),
         "drawn": dataset.source if dataset.source.startswith(_DRAWN) else "",
     }
     subject = recall_subject(facts, settings=settings, epochs=epochs)
@@ -150,10 +144,10 @@ def recall_subject(
     drawn: tuple[str, ...] = ()
     if facts["drawn"]:
         side = re.search(r"size=(\d+)", facts["drawn"])
-        drawn = drawn_settings(int(side[1]) if side else 96)
+        drawn = recipes.drawn_settings(int(side[1]) if side else 96)
     shared = (*_OF_DATASET.get(facts["name"], ()), *drawn, *asked)
     # These weights may not be here: but rows are named by what the backbone started from.
-    base = resolve_config(weights=facts["weights"], settings=shared)
+    base = recipes.resolve_config(weights=facts["weights"], settings=shared)
     known = {name: facts[name] for name in _FACTS}
     return Subject(**known, source=facts["drawn"], base=base, settings=asked)
 
@@ -268,8 +262,8 @@ class _Planner:
 
     def row_config(self, row: Row) -> RunConfig:
         """Return what all methods share, then the recipe, what the user set, and the row's own."""
-        subject = self.subject
-        config = resolve_config(base=subject.base, method=row.method, settings=subject.settings)
+        base, settings = self.subject.base, self.subject.settings
+        config = recipes.resolve_config(base=base, method=row.method, settings=settings)
         return override(config, row.settings)
 
     def cells(self, config: RunConfig, *, bits: int, seed: int, keep: bool) -> tuple[Cell, ...]:
@@ -291,7 +285,7 @@ class _Planner:
         same = [f"training.{name}={getattr(training, name)}" for name in ("epochs", "batch_size")]
         same.append(f"method.classifier_share={config.method.classifier_share}")
         shared = override(subject.base, [*subject.settings, *same])
-        first = classifier_config(_with_seed(shared, training.seed))
+        first = recipes.classifier_config(_with_seed(shared, training.seed))
         return None if first is None else self._cell("backbone", "backbone", first)
 
     def _cell(self, kind: Kind, name: str, config: RunConfig, *, keep: bool = False) -> Cell:
