@@ -14,19 +14,7 @@ from typing import Any
 
 from phpq.data import Dataset
 from phpq.files import read_json, write_bytes, write_json, write_text
-from phpq.report.blocks import (
-    Block,
-    Cell,
-    Figure,
-    Headline,
-    Note,
-    Report,
-    Section,
-    Settings,
-    Table,
-    render_markdown,
-    write_report,
-)
+from phpq.report import blocks
 from phpq.reproduce import figures
 from phpq.reproduce.grid import GridPlan
 from phpq.reproduce.paper import RECONSTRUCTED, TITLES
@@ -34,7 +22,7 @@ from phpq.reproduce.store import Store
 from phpq.reproduce.tables import Records, build_table
 
 Data = Mapping[str, Any]
-Show = Callable[[Data, str], Cell]  # of a row and a code length
+Show = Callable[[Data, str], blocks.Cell]  # of a row and a code length
 
 _BEST = "\N{BLACK STAR}"
 _FAR = 5.0  # points below the paper from which a page must say why
@@ -56,16 +44,16 @@ def write_pages(
     (store.folder / "figures").mkdir(parents=True, exist_ok=True)
     for target, (content, section) in made.items():
         for block in section.blocks:
-            if isinstance(block, Figure):
+            if isinstance(block, blocks.Figure):
                 write_bytes(store.folder / block.file, block.image)
         page = store.folder / f"{target}-{name}.md"
-        report = Report(f"{name}: {section.title[0].lower()}{section.title[1:]}", (section,))
-        write_text(page, render_markdown(report))
+        report = blocks.Report(f"{name}: {section.title[0].lower()}{section.title[1:]}", (section,))
+        write_text(page, blocks.render_markdown(report))
         pages.append(page)
         if content is not None:
             data[target] = content
             write_json(page.with_suffix(".json"), content)
-    whole = Report(
+    whole = blocks.Report(
         title=f"{name}: the paper's evaluation, ours beside theirs",
         sections=tuple(section for _, section in made.values()),
         summary="Every number of ours is from a run on the same data, with the same backbone and "
@@ -75,7 +63,7 @@ def write_pages(
         headlines=_headlines(data.get("table1")),
     )
     html = store.folder / f"{word}-{name}.html"
-    write_report(html, whole)
+    blocks.write_report(html, whole)
     return data, (html, *pages)
 
 
@@ -100,31 +88,31 @@ def _make(
     return table, section
 
 
-def _headlines(table: Mapping[str, Any] | None) -> tuple[Headline, ...]:
+def _headlines(table: Mapping[str, Any] | None) -> tuple[blocks.Headline, ...]:
     lines = []
     for bits, standing in ({} if table is None else table["standing"]).items():
         if standing["phpq"] is not None:
             note = "the best row" if standing["phpq_is_best"] else f"best: {standing['best']}"
-            lines.append(Headline(f"PHPQ, {bits} bits", f"{standing['phpq']:.2f}", note))
+            lines.append(blocks.Headline(f"PHPQ, {bits} bits", f"{standing['phpq']:.2f}", note))
     return tuple(lines)
 
 
-def table_section(table: Data, notes: Mapping[str, str]) -> Section:
+def table_section(table: Data, notes: Mapping[str, str]) -> blocks.Section:
     """Show a table of `build_table`: theirs and ours, epochs, seconds, and what to know of it.
 
     The notes are words of people about a row ("dsh") or a table ("table1"), by name.
     """
     remarks, data = _remarks(table, notes), table["dataset"]
-    blocks: list[Block] = [_main(table)]
-    blocks += [Note(tuple(remarks), as_list=True)] if remarks else []
-    blocks += [_epochs(table), *_ties(table), _seconds(table), _facts(table)]
+    shown: list[blocks.Block] = [_main(table)]
+    shown += [blocks.Note(tuple(remarks), as_list=True)] if remarks else []
+    shown += [_epochs(table), *_ties(table), _seconds(table), _facts(table)]
     lead = (
         f"{data['name']}: {data['queries']:,} queries against {data['gallery']:,} images of "
         f"{data['classes']:,} classes. {table['unit']}."
     )
     if table["paper"] is not None:
         lead += f" The paper's numbers: {table['paper']['source']}."
-    return Section(TITLES[table["table"]], tuple(blocks), lead=lead)
+    return blocks.Section(TITLES[table["table"]], tuple(shown), lead=lead)
 
 
 def standing_lines(table: Data) -> list[str]:
@@ -144,7 +132,7 @@ def standing_lines(table: Data) -> list[str]:
     return lines
 
 
-def _main(table: Data) -> Table:
+def _main(table: Data) -> blocks.Table:
     theirs = table["paper"] is not None
     gains = "delta" in table["rows"][0]["cells"][str(table["bits"][0])]
 
@@ -175,7 +163,7 @@ def _main(table: Data) -> Table:
     return replace(_by_bits(table, title, shown, caption), strong_row=strong)
 
 
-def _epochs(table: Data) -> Table:
+def _epochs(table: Data) -> blocks.Table:
     caption = (
         "The best epoch is picked by the very queries that it is measured on, so it flatters. "
         "Shallow methods are fitted once, after the last epoch."
@@ -187,7 +175,7 @@ def _epochs(table: Data) -> Table:
     return _by_bits(table, "last and best epoch", columns, caption)
 
 
-def _ties(table: Data) -> list[Table]:
+def _ties(table: Data) -> list[blocks.Table]:
     cells = [cell for row in table["rows"] for cell in row["cells"].values()]
     if table["table"] != "table1" or not any(cell["range"] for cell in cells):
         return []
@@ -207,7 +195,7 @@ def _ties(table: Data) -> list[Table]:
     return [_by_bits(table, "worst and best order of ties", columns, caption)]
 
 
-def _seconds(table: Data) -> Table:
+def _seconds(table: Data) -> blocks.Table:
     caption = (
         "Loading, training and evaluation of one seed, with as many cells at once as said below. "
         "Fine-tuned backbones and features that cells share are not in it; the sum below has them."
@@ -222,7 +210,7 @@ def _seconds(table: Data) -> Table:
     return replace(shown, columns=(*shown.columns, "images/s"), rows=tuple(rows))
 
 
-def _by_bits(table: Data, title: str, columns: Mapping[str, Show], caption: str) -> Table:
+def _by_bits(table: Data, title: str, columns: Mapping[str, Show], caption: str) -> blocks.Table:
     """Show some figures of every cell: for each code length the same columns side by side.
 
     `title` is that of the first column, which names the rows; `columns` are by heading.
@@ -236,7 +224,7 @@ def _by_bits(table: Data, title: str, columns: Mapping[str, Show], caption: str)
         name = row["title"] + (" (our reconstruction)" if row["reconstruction"] else "")
         shown = (show(row, str(bits)) for bits in table["bits"] for show in columns.values())
         rows.append((name, *shown))
-    return Table(tuple(headings), tuple(rows), caption=caption)
+    return blocks.Table(tuple(headings), tuple(rows), caption=caption)
 
 
 def _remarks(table: Data, notes: Mapping[str, str]) -> list[str]:
@@ -281,7 +269,7 @@ def _gaps(table: Data) -> list[str]:
     return lines
 
 
-def _facts(table: Data) -> Settings:
+def _facts(table: Data) -> blocks.Settings:
     cost = table["cost"]
     items = [
         ("epochs", ", ".join(map(str, table["epochs"]))),
@@ -294,7 +282,7 @@ def _facts(table: Data) -> Settings:
         cpu = f"{machine['cpu']}, {machine['cpu_cores']} cores"
         versions = f"torch {machine['torch']}, Python {machine['python']}"
         items.append(("hardware", "; ".join(filter(None, (machine["gpu"], cpu, versions)))))
-    return Settings("Where the numbers come from", tuple(items))
+    return blocks.Settings("Where the numbers come from", tuple(items))
 
 
 def _score(row: Data, bits: str, best: str = "") -> str:
