@@ -16,8 +16,8 @@ from torchvision import transforms
 
 from phpq.config import RunConfig
 from phpq.data import LabelledImages
-from phpq.losses import phpq_loss
 from phpq.model import build_method, resolve_device
+from phpq.model.network import phpq_loss
 
 
 class _Images(TorchDataset[tuple[Tensor, int]]):

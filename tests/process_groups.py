@@ -31,10 +31,9 @@ from phpq.methods.exchnet import ExchNet
 from phpq.model import Network
 from phpq.model.weights import write_safetensors
 from phpq.training import Reporter, Trainer, train_run
-from phpq.training.distributed import Group
+from phpq.training.distributed import Group, synchronise
 from phpq.training.pixels import decode_together
 from phpq.training.run import RunState
-from phpq.training.synced_norm import synchronise
 from tiny_runs import tiny_birds
 
 Job = Callable[..., None]

@@ -20,7 +20,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("config", "files"),
     ("codes", "recipes"),
     ("binary_codes",),
-    ("data", "index", "losses", "report"),
+    ("data", "index", "report"),
     ("evaluation",),
     ("model",),
     ("gallery", "methods"),

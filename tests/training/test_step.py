@@ -14,8 +14,8 @@ from torch import nn
 
 from phpq.config import RunConfig, TrainingConfig
 from phpq.data.augment import draw_augmentations
-from phpq.losses import phpq_loss
 from phpq.model import Network, build_method
+from phpq.model.network import phpq_loss
 from phpq.training.distributed import ALONE, Group
 from phpq.training.step import (
     AveragedWeights,

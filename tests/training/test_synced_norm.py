@@ -14,9 +14,8 @@ from torch import nn
 import process_groups
 from phpq.errors import ConfigError
 from phpq.model.weights import read_safetensors
-from phpq.training import synced_norm
-from phpq.training.distributed import Group
-from phpq.training.synced_norm import SyncedBatchNorm, synchronise
+from phpq.training import distributed
+from phpq.training.distributed import Group, SyncedBatchNorm, synchronise
 from process_groups import together
 
 TWO = Group(0, 2)
@@ -129,7 +128,7 @@ class _Alone:
 def test_with_or_without_kernels_it_is_torchs_own(
     kernels: bool, affine: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(synced_norm, "_has_kernels", lambda _: kernels)
+    monkeypatch.setattr(distributed, "_has_kernels", lambda _: kernels)
     torch.manual_seed(0)
     plain = nn.BatchNorm2d(3, affine=affine).double()
     for parameter in plain.parameters():

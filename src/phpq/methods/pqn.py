@@ -19,14 +19,14 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from phpq.codes import Codebooks
 from phpq.config import option
 from phpq.methods.hashing import triplet_mask
-from phpq.model.method import EpochChange, Learned, Method, MethodSetup, TrainingSet
+from phpq.model.method import EpochChange, Learned, MethodSetup, TrainingSet
+from phpq.model.network import QuantizedMethod
 from phpq.model.quantizer import ProductQuantizer
 
 
-class PQN(Method):
+class PQN(QuantizedMethod):
     """A product quantizer whose triplets compare embeddings with reconstructions."""
 
     terms = ("triplets", "classification")
@@ -68,15 +68,6 @@ class PQN(Method):
         total = triplets + self.classification * classification
         return Learned(total, (triplets, classification), codes)
 
-    def embed(self, images: Tensor, *, mirrored: bool = False) -> Tensor:
-        """Return the embeddings (B, D) float32 of pixels (B, 3, H, W) in [0, 1]."""
-        embedding = self.extract(images)
-        if not mirrored:
-            return embedding
-        # Unit sub-vectors, so that neither view outweighs the other.
-        mirror = self.quantizer.split(self.extract(images.flip(-1)))
-        return (self.quantizer.split(embedding) + mirror).flatten(1) / 2
-
     def prepare_epoch(self, epoch: int, training: TrainingSet) -> EpochChange:
         """Start the codebooks before the first epoch."""
         if epoch or self.setup.quantizer.init != "kmeans":
@@ -84,10 +75,6 @@ class PQN(Method):
         training.message("starting the codebooks by k-means")
         self.quantizer.fit(training.embed(), seed=training.seed)
         return EpochChange(adopt=("quantizer",))
-
-    def export(self) -> Codebooks:
-        """Return the codebooks for the numpy side."""
-        return self.quantizer.export()
 
 
 def asymmetric_triplet_loss(

@@ -1,21 +1,26 @@
 """The trainable network: images -> backbone -> hybrid pooling -> embedding -> soft quantization.
 
 In: pixels in [0, 1], (B, 3, H, W). Out: `RetrievalOutput` while training, embeddings for search.
+The two terms of the objective follow: tensors in, a scalar out; no data-dependent shapes.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import cast
+from typing import Literal, NamedTuple, cast
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from phpq.codes import Codebooks
-from phpq.losses import phpq_loss
+from phpq.config import LossConfig
 from phpq.model.method import EpochChange, Learned, Method, MethodSetup, TrainingSet
 from phpq.model.pooling import PyramidHybridPooling
 from phpq.model.quantizer import ProductQuantizer
+
+# Keeps the root's slope finite where two reconstructions are equal, which hard codes make common.
+EPSILON = 1e-8
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +33,26 @@ class RetrievalOutput:
     embedding_logits: Tensor  # (B, classes) of the unit sub-vectors, not quantized
 
 
-class Network(Method):
+class QuantizedMethod(Method):
+    """A method that embeds what it extracts, and codes it by its `quantizer`."""
+
+    quantizer: ProductQuantizer
+
+    def embed(self, images: Tensor, *, mirrored: bool = False) -> Tensor:
+        """Return the embeddings (B, D) float32 of pixels (B, 3, H, W) in [0, 1]."""
+        embedding: Tensor = self.extract(images)
+        if not mirrored:
+            return embedding
+        # Unit sub-vectors, so that neither view outweighs the other.
+        both = self.quantizer.split(embedding) + self.quantizer.split(self.extract(images.flip(-1)))
+        return both.flatten(1) / 2
+
+    def export(self) -> Codebooks:
+        """Return the codebooks for the numpy side."""
+        return self.quantizer.export()
+
+
+class Network(QuantizedMethod):
     """PHPQ from pixels to soft reconstructions and class logits."""
 
     terms = ("classification", "contrastive")
@@ -54,24 +78,12 @@ class Network(Method):
         self.classifier = nn.Linear(model.embedding_dim, setup.num_classes)
         self.quantized = True  # False: learn on embeddings, before the codebooks start
 
-    def embed(self, images: Tensor, *, mirrored: bool = False) -> Tensor:
-        """Return the embeddings (B, D) float32 of pixels (B, 3, H, W) in [0, 1]."""
-        embedding = self._embed(images)
-        if not mirrored:
-            return embedding
-        # Unit sub-vectors, so that neither view outweighs the other.
-        both = self.quantizer.split(embedding) + self.quantizer.split(self._embed(images.flip(-1)))
-        return both.flatten(1) / 2
-
-    def _embed(self, images: Tensor) -> Tensor:
+    def extract(self, images: Tensor) -> Tensor:
+        """Return the embeddings (B, D), quantized or not yet."""
         pyramid = self.backbone(images)
         # Small and sensitive: the head is computed in float32 whatever the backbone ran in.
         with torch.autocast(images.device.type, enabled=False):
             return cast(Tensor, self.norm(self.transform(self.pooling(pyramid))))
-
-    def extract(self, images: Tensor) -> Tensor:
-        """Return the embeddings (B, D), quantized or not yet."""
-        return self._embed(images)
 
     def objective(self, extracted: Tensor, labels: Tensor, rows: Tensor) -> Learned:
         """Classify and contrast the soft reconstructions of a batch."""
@@ -93,10 +105,6 @@ class Network(Method):
         adopt = ("quantizer",) if epoch == first else ()
         now = self.quantized, self.quantizer.kappa
         return EpochChange(adopt=adopt, new_step=before != now)
-
-    def export(self) -> Codebooks:
-        """Return the codebooks for the numpy side."""
-        return self.quantizer.export()
 
     def compiled_parts(self) -> tuple[nn.Module, ...]:
         """Return backbone and pooling."""
@@ -120,3 +128,87 @@ class Network(Method):
     def forward(self, images: Tensor) -> RetrievalOutput:
         """Embed, quantize softly and classify one batch of pixels in [0, 1]."""
         return self.quantize(self.embed(images))
+
+
+class LossTerms(NamedTuple):
+    """The objective and its parts, each a scalar tensor."""
+
+    total: Tensor
+    classification: Tensor
+    contrastive: Tensor
+
+
+def phpq_loss(
+    output: RetrievalOutput, labels: Tensor, config: LossConfig, num_codebooks: int
+) -> LossTerms:
+    """Combine both terms of a batch with labels (B,) int64 as the config weighs them.
+
+    Margins of the config are in units of sqrt(M), the number of codebooks.
+    """
+    classification = classification_loss(output.logits, labels, config.tau, config.label_smoothing)
+    contrastive = contrastive_loss(
+        output.reconstruction,
+        labels,
+        positive_margin=config.positive_margin * num_codebooks**0.5,
+        negative_margin=config.negative_margin * num_codebooks**0.5,
+        positive_mean=config.positive_mean,
+    )
+    total = classification + config.gamma * contrastive
+    if config.embedding_weight:
+        total = total + config.embedding_weight * classification_loss(
+            output.embedding_logits, labels, config.tau, config.label_smoothing
+        )
+    return LossTerms(total, classification, contrastive)
+
+
+def classification_loss(
+    logits: Tensor, labels: Tensor, tau: float, smoothing: float = 0.0
+) -> Tensor:
+    """Cross-entropy of (B, classes) logits divided by the temperature tau."""
+    return F.cross_entropy(logits / tau, labels, label_smoothing=smoothing)
+
+
+def contrastive_loss(
+    reconstructions: Tensor,
+    labels: Tensor,
+    *,
+    positive_margin: float,
+    negative_margin: float,
+    positive_mean: Literal["true", "paper"] = "true",
+) -> Tensor:
+    """Pull a class together and push it from the rest of the batch, by hinges on mean distances.
+
+    For each class c of the batch: max(d+ - m+, 0) + max(m- - d-, 0), where d+ is the mean distance
+    inside the class and d- that from the class to all others; then the mean over the classes.
+
+    A class with one image has no d+; a batch of one class has no d-.
+
+    Args:
+        reconstructions: (B, D) float32.
+        labels: (B,) int64.
+        positive_margin: m+.
+        negative_margin: m-.
+        positive_mean: "true" divides d+ by the n(n-1) terms that it sums, "paper" by n^2.
+    """
+    same = (labels[:, None] == labels[None, :]).float()  # (B, B)
+    distances = _pairwise_distances(reconstructions)
+    size = same.sum(1)  # images of the class of each row
+    others = len(labels) - size
+    # Row sums, then summed over the rows of the same class: every row holds its class's total.
+    inside = same @ (same * distances).sum(1)
+    outside = same @ ((1 - same) * distances).sum(1)
+    pairs = size * (size - 1) if positive_mean == "true" else size * size
+    positive = inside / pairs.clamp(min=1)
+    negative = outside / (size * others).clamp(min=1)
+    hinge = F.relu(positive - positive_margin) * (size > 1)
+    hinge = hinge + F.relu(negative_margin - negative) * (others > 0)
+    weight = 1 / size  # rows of one class together weigh one
+    return (weight * hinge).sum() / weight.sum()
+
+
+def _pairwise_distances(points: Tensor) -> Tensor:
+    """Euclidean distances (B, B) with zeros on the diagonal and a finite gradient everywhere."""
+    square = points.square().sum(1)
+    squared = (square[:, None] + square[None, :] - 2 * points @ points.T).clamp(min=0)
+    off_diagonal = 1 - torch.eye(len(points), device=points.device)
+    return (squared + EPSILON).sqrt() * off_diagonal

@@ -27,7 +27,7 @@ from phpq.errors import DivergedError
 from phpq.evaluation import LabelledEmbeddings, code_health, evaluate_codes
 from phpq.model.method import Method, TrainingSet, build_method
 from phpq.model.weights import first_not_finite
-from phpq.training.distributed import ALONE, Group
+from phpq.training.distributed import ALONE, Group, synchronise
 from phpq.training.pixels import TrainingPixels, load_pixels
 from phpq.training.progress import Reporter
 from phpq.training.step import (
@@ -39,7 +39,6 @@ from phpq.training.step import (
     rate_factor,
     set_rates,
 )
-from phpq.training.synced_norm import synchronise
 
 COLLAPSE = 0.19  # of the largest entropy of a codebook: 1.5 of 8 bits
 

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from phpq.config import LossConfig
-from phpq.losses import EPSILON, classification_loss, contrastive_loss, phpq_loss
 from phpq.model import RetrievalOutput
+from phpq.model.network import EPSILON, classification_loss, contrastive_loss, phpq_loss
 from reference import contrastive_loop, cross_entropy_loop
 
 MeanKind = Literal["true", "paper"]
