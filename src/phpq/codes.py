@@ -112,13 +112,9 @@ class Codebooks:
     def lookup_tables(self, queries: FloatArray, *, norm: QueryNorm = "unit") -> FloatArray:
         """Score every codeword against every query, one table per codebook.
 
-        Args:
-            queries: (Q, D) float.
-            norm: "unit" divides each sub-vector of a query by its length, as in training; "raw"
-                leaves it, so that longer sub-vectors weigh more.
-
-        Returns:
-            (Q, M, K) float32; summing the entries picked by a code gives its score.
+        "unit" divides each sub-vector of a query by its length, as in training; "raw" leaves it, so
+        that longer sub-vectors weigh more. Takes (Q, D) floats and returns (Q, M, K) float32;
+        summing the entries picked by a code gives its score.
         """
         vectors = check_embeddings("queries", queries, self.embedding_dim)
         if norm not in ("unit", "raw"):

@@ -20,8 +20,8 @@ from phpq.methods.hashing import (
     pair_likelihood,
     quantization_gap,
     similar_pairs,
-    squared_distances,
 )
+from phpq.model.network import squared_distances
 from tiny_hashing import (
     BITS,
     mean_by_kind,

@@ -1,6 +1,5 @@
 """Search over codes: numpy in, numpy out."""
 
-from phpq.index.engine import CodeIndex, SearchResult
-from phpq.index.faiss_pq import fit_pq, to_faiss
+from phpq.index.engine import CodeIndex, SearchResult, fit_pq, to_faiss
 
 __all__ = ["CodeIndex", "SearchResult", "fit_pq", "to_faiss"]

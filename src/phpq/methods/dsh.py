@@ -12,13 +12,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from phpq.config import option
-from phpq.methods.hashing import (
-    HashingMethod,
-    balanced_mean,
-    other_images,
-    similar_pairs,
-    squared_distances,
-)
+from phpq.methods.hashing import HashingMethod, balanced_mean, other_images, similar_pairs
+from phpq.model.network import squared_distances
 
 
 class DSH(HashingMethod):

@@ -15,6 +15,7 @@ from phpq.binary_codes import sign_codebooks
 from phpq.codes import Codebooks
 from phpq.config import option
 from phpq.model.method import Learned, Method, MethodSetup, pack_bits
+from phpq.model.network import squared_distances
 
 HEAD_DEVIATION = 0.01  # of the normal distribution that the hash layer starts from (HashNet)
 MARGIN_BASE, MARGIN_SHARE = 4.0, 0.25  # of triplets: 8 at 16 bits, 20 at 64, as in DTH
@@ -184,12 +185,6 @@ def pair_likelihood(products: Tensor, similar: Tensor) -> Tensor:
 def quantization_gap(outputs: Tensor) -> Tensor:
     """Return the mean of (|u| - 1)^2: how far outputs are from signs."""
     return (outputs.abs() - 1).square().mean()
-
-
-def squared_distances(outputs: Tensor) -> Tensor:
-    """Return the squared distances (B, B) between all rows of (B, bits)."""
-    square = outputs.square().sum(1)
-    return (square[:, None] + square[None, :] - 2 * outputs @ outputs.T).clamp(min=0)
 
 
 def batch_triplet_loss(outputs: Tensor, labels: Tensor, margin: float) -> Tensor:

@@ -71,9 +71,8 @@ def _settled(backbone: Backbone, images: Tensor) -> list[Tensor]:
 def square_of(scores: Tensor, smallest: float) -> Tensor:
     """Return the square (B, 3) float32 that a map (B, 1, h, w) of scores points at: x, y, half.
 
-    Args:
-        scores: Any floats; their softmax is a distribution over the cells of [-1, 1]^2.
-        smallest: Least half side. The square always lies within the image.
+    The softmax of scores is a distribution over the cells of [-1, 1]^2. Half sides are at least
+    `smallest`, and the square always lies within the image.
     """
     height, width = scores.shape[2:]
     share = scores.flatten(1).softmax(1).view(-1, height, width)

@@ -73,14 +73,9 @@ def _resize_matrix(source: int, target: int) -> Tensor:
 def export_onnx(model: Model, path: str | Path) -> Path:
     """Write the encoder of a model as ONNX and check it with onnxruntime.
 
-    Args:
-        model: On any device; the file does not depend on it.
-        path: Of the file; the name must end in .onnx.
-
-    Returns:
-        The path. Input `pixels`: (N, 3, S, S) uint8 RGB squares, N free, S = data.store_size.
-        Outputs `codes`: (N, M) uint8 and `embedding`: (N, D) float32. The file's metadata name the
-        bits, the classes and the model's fingerprint.
+    The name must end in .onnx. Input `pixels`: (N, 3, S, S) uint8 RGB squares, N free,
+    S = data.store_size. Outputs `codes`: (N, M) uint8 and `embedding`: (N, D) float32. The file's
+    metadata name the bits, the classes and the model's fingerprint. The model's device is kept.
     """
     target = Path(path)
     if target.suffix != ".onnx":

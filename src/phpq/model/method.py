@@ -102,10 +102,7 @@ class Method(nn.Module):
     def objective(self, extracted: Any, labels: Tensor, rows: Tensor) -> Learned:
         """Return the loss of a batch; shapes and control flow must not depend on values.
 
-        Args:
-            extracted: From `extract`.
-            labels: (B,) int64.
-            rows: (B,) int64, the place of each image in the training set.
+        `labels` and `rows`, the place of each image in the training set, are (B,) int64.
         """
         raise NotImplementedError
 

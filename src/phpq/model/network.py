@@ -61,21 +61,18 @@ class Network(QuantizedMethod):
         super().__init__(setup)
         model = setup.config.model
         self.query_norm = setup.config.quantizer.query_norm
-        self.embedding_dim = model.embedding_dim
+        dim = self.embedding_dim = model.embedding_dim
         self.backbone = setup.build_backbone()
         self.pooling = PyramidHybridPooling(
             self.backbone.channels, model.rho, kind=model.pooling, mode=model.rho_mode
         )
-        self.transform = nn.Linear(self.backbone.channels[-1], model.embedding_dim)
+        self.transform = nn.Linear(self.backbone.channels[-1], dim)
         # Centred embeddings use the whole sphere. Uncentred ones share one direction, and the
         # codebooks then collapse onto a handful of codewords.
-        self.norm: nn.Module = (
-            nn.BatchNorm1d(model.embedding_dim, affine=False)
-            if model.embedding_norm == "batch"
-            else nn.Identity()
-        )
-        self.quantizer = ProductQuantizer(setup.config.quantizer, model.embedding_dim)
-        self.classifier = nn.Linear(model.embedding_dim, setup.num_classes)
+        centred = model.embedding_norm == "batch"
+        self.norm = nn.BatchNorm1d(dim, affine=False) if centred else nn.Identity()
+        self.quantizer = ProductQuantizer(setup.config.quantizer, dim)
+        self.classifier = nn.Linear(dim, setup.num_classes)
         self.quantized = True  # False: learn on embeddings, before the codebooks start
 
     def extract(self, images: Tensor) -> Tensor:
@@ -181,14 +178,8 @@ def contrastive_loss(
     For each class c of the batch: max(d+ - m+, 0) + max(m- - d-, 0), where d+ is the mean distance
     inside the class and d- that from the class to all others; then the mean over the classes.
 
-    A class with one image has no d+; a batch of one class has no d-.
-
-    Args:
-        reconstructions: (B, D) float32.
-        labels: (B,) int64.
-        positive_margin: m+.
-        negative_margin: m-.
-        positive_mean: "true" divides d+ by the n(n-1) terms that it sums, "paper" by n^2.
+    A class with one image has no d+; a batch of one class has no d-. The mean "true" divides d+ by
+    the n(n-1) terms that it sums, "paper" by n^2. Takes (B, D) float32 and (B,) int64.
     """
     same = (labels[:, None] == labels[None, :]).float()  # (B, B)
     distances = _pairwise_distances(reconstructions)
@@ -208,7 +199,11 @@ def contrastive_loss(
 
 def _pairwise_distances(points: Tensor) -> Tensor:
     """Euclidean distances (B, B) with zeros on the diagonal and a finite gradient everywhere."""
-    square = points.square().sum(1)
-    squared = (square[:, None] + square[None, :] - 2 * points @ points.T).clamp(min=0)
     off_diagonal = 1 - torch.eye(len(points), device=points.device)
-    return (squared + EPSILON).sqrt() * off_diagonal
+    return (squared_distances(points) + EPSILON).sqrt() * off_diagonal
+
+
+def squared_distances(points: Tensor) -> Tensor:
+    """Return the squared distances (B, B) between all rows of (B, D)."""
+    square = points.square().sum(1)
+    return (square[:, None] + square[None, :] - 2 * points @ points.T).clamp(min=0)

@@ -22,11 +22,9 @@ def generalized_spatial_pooling(
 ) -> Tensor:
     """Pool every channel of (B, C, h, w) over space with focus factor rho: (B, C) float32.
 
-    Args:
-        features: Any float type; computed in float32.
-        rho: 1 is average pooling, infinity max pooling.
-        kind: "gem" takes the mean inside the root, so that both limits hold. "paper" is the formula
-            as printed, with 1/(hw) outside: it shrinks the result by (hw)^(1/rho - 1).
+    rho = 1 is average pooling, infinity max pooling. "gem" takes the mean inside the root, so that
+    both limits hold. "paper" is the formula as printed, with 1/(hw) outside: it shrinks the result
+    by (hw)^(1/rho - 1).
     """
     pixels = features.flatten(2).float()  # (B, C, hw)
     count = pixels.shape[2]
@@ -46,10 +44,7 @@ def pooling_by_image(
 ) -> Tensor:
     """Do as `generalized_spatial_pooling`, with a focus factor per image, differentiable in it.
 
-    Args:
-        features: (B, C, h, w); values below 1e-6 count as 1e-6, whatever rho is.
-        rho: (B,) float32, finite and at least 1.
-        kind: As there.
+    Values of (B, C, h, w) below 1e-6 count as 1e-6; rho (B,) float32 is finite and at least 1.
     """
     pixels = features.flatten(2).float()  # (B, C, hw)
     # In logarithms, so that powers overflow for no rho that may be predicted.

@@ -122,16 +122,8 @@ def spherical_kmeans(
 
     A cluster that loses all its points moves to the point that is worst served; one whose points
     cancel out stays where it was. With fewer points than clusters, the surplus centres are points
-    with a little noise, so that no two are equal.
-
-    Args:
-        points: (N, d) float32 of unit length; a dead sub-vector may be zero.
-        num_clusters: K.
-        seed: Fixes the starting points.
-        iterations: Lloyd steps.
-
-    Returns:
-        (K, d) float32 of unit length.
+    with a little noise, so that no two are equal. Takes (N, d) float32 of unit length, where a dead
+    sub-vector may be zero, and returns (K, d) float32 of unit length.
     """
     generator = torch.Generator().manual_seed(seed)
     order = torch.randperm(len(points), generator=generator)

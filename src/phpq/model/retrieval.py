@@ -57,12 +57,10 @@ class Model:
         return self.card.class_names
 
     def embed(self, images: Images, *, batch_size: int = 64) -> NDArray[np.float32]:
-        """Embed images: (N, D) float32; sub-vectors are not normalised.
+        """Embed one image or many: (N, D) float32; sub-vectors are not normalised.
 
-        Args:
-            images: One image or many: paths, PIL images, or a labelled set. An image that cannot be
-                read raises BadImageError.
-            batch_size: Images at once; bounds the memory, never changes the result.
+        An image that cannot be read raises BadImageError. `batch_size` bounds the memory and never
+        changes the result.
         """
         data = self.card.config.data
         if not _sources(images)[1]:
@@ -167,14 +165,10 @@ def apply_to_pixels(
 ) -> Tensor:
     """Run a function over decoded squares as encoding sees them, a batch at a time.
 
-    Args:
-        function: Of pixels (B, 3, H, W) in [0, 1] on the device; returns (B, ...).
-        pixels: (N, 3, S, S) uint8, anywhere; N at least 1.
-        config: The encoding view.
-        device: Where the function runs, and where its results (N, ...) are.
-        batch_size: Images at once.
-        whole_batches: Fill the last batch up with copies, which are left out of the result. On a
-            GPU every other shape costs seconds: cuDNN looks for algorithms, a compiler compiles.
+    The function takes pixels (B, 3, H, W) in [0, 1] on the device and returns (B, ...); the squares
+    are (N, 3, S, S) uint8, anywhere, N at least 1. `whole_batches` fills the last one up with
+    copies, which are left out of the result (N, ...): on a GPU every other shape costs seconds,
+    since cuDNN looks for algorithms and a compiler compiles.
     """
     views = Views(config)
     parts = []

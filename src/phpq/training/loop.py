@@ -68,17 +68,10 @@ class Trainer:
         backbone: Mapping[str, Tensor] | None = None,
         group: Group = ALONE,
     ) -> None:
-        """Put the parts together.
+        """Put the parts together; `training.batch_size` is the batch of the whole group.
 
-        Args:
-            dataset: Both splits.
-            config: Every setting; `training.batch_size` is the batch of the whole group.
-            device: Where to learn.
-            reporter: Sees the progress.
-            cache: A folder for decoded pixels.
-            pixels: Of another trainer with the same data set and `config.data`, to be shared.
-            backbone: State of a backbone that has learned before.
-            group: The processes that learn together.
+        `cache` is a folder for decoded pixels, `backbone` the state of one that has learned before;
+        `pixels` are shared by another trainer with the same data set and `config.data`.
         """
         self.group, self.config, self.device, self.reporter = group, config, device, reporter
         training = config.training
@@ -112,7 +105,9 @@ class Trainer:
             num_classes=len(self.pixels.train.class_names),
             seed=training.seed,
             epochs=training.epochs,
-            embed=self._embed_training_set,
+            embed=lambda: torch.from_numpy(self.pixels.embed_train(self.evaluated_network)).to(
+                device
+            ),
             apply=self.pixels.apply_train,
             message=reporter.message,
         )
@@ -164,10 +159,6 @@ class Trainer:
         network = self.evaluated_network
         network.eval().complete(self.training_set)
         self.group.broadcast(network.state_dict().values())
-
-    def _embed_training_set(self) -> Tensor:
-        embeddings = self.pixels.embed_train(self.evaluated_network)
-        return torch.from_numpy(embeddings).to(self.device)
 
     def train_epoch(self, epoch: int) -> EpochResult:
         """Run all steps of one epoch (from 0)."""
@@ -236,15 +227,10 @@ def run_epochs(
 ) -> Generator[dict[str, Any], None, None]:
     """Run the epochs of a trainer, and yield the row of metrics.jsonl of each.
 
-    Args:
-        trainer: As built, or with a loaded state.
-        done: Epochs that it has learned already.
-        before: Epochs of an earlier part of the run, which are counted too.
-        evaluate: "all" measures every `training.evaluate_every` epochs and the last; "early" leaves
-            the last one to the caller; "none" also leaves out what a method fits at the end.
-
-    Raises:
-        DivergedError: At the end of an epoch whose losses or weights are not finite.
+    `done` epochs it has learned already; `before` are those of an earlier part of the run, which
+    are counted too. To evaluate "all" measures every `training.evaluate_every` epochs and the last;
+    "early" leaves the last one to the caller; "none" also leaves out what a method fits at the end.
+    Raises a `DivergedError` at the end of an epoch whose losses or weights are not finite.
     """
     training, reporter, network = trainer.config.training, trainer.reporter, trainer.network
     if not network.learns:

@@ -53,18 +53,11 @@ def train_run(  # noqa: PLR0913  by name
     cache: Path | None = None,
     group: Group | None = None,
 ) -> Model:
-    """Train a model and write its run folder.
+    """Train a model and write its run folder, which must be new, or the one to resume.
 
-    Args:
-        dataset: Training split (also the gallery) and test split (the queries).
-        config: Every setting.
-        folder: Where the run is written; must be new, or the one to resume.
-        device: "auto" takes CUDA where there is one.
-        resume: Continue a run that was interrupted.
-        reporter: Sees the progress; silent by default.
-        cache: A folder for decoded pixels.
-        group: The processes that learn together, each of which calls this; the first writes the
-            folder, which all must be able to read. On CUDA each has its own device.
+    The training split is also the gallery, the test split the queries; `cache` is a folder for
+    decoded pixels. Each process of a group calls this; the first writes the folder, which all must
+    be able to read. On CUDA each has its own device.
     """
     group = group or ALONE
     reporter = reporter if reporter and group.first else Reporter()

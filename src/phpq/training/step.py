@@ -117,8 +117,7 @@ class LearningStep(nn.Module):
     ) -> tuple[Tensor, Tensor, Tensor]:
         """Extract this process's part (b, 3, H, W) of a batch, gather all, and judge the whole.
 
-        Returns:
-            The loss; (1 + terms,) the loss and its terms, without gradients; codes (B, M) uint8.
+        Returns the loss; (1 + terms,) it and its terms, without gradients; codes (B, M) uint8.
         """
         device = images.device.type
         half = self.precision == "bf16" or (self.precision == "auto" and device == "cuda")
@@ -168,11 +167,8 @@ class TrainStep:
     ) -> StepResult:
         """Learn from one batch, of which a process of several gives its part.
 
-        Args:
-            pixels: (b, 3, S, S) uint8.
-            labels: (b,) int64.
-            rows: (b,) int64, the place of each image in the training set.
-            parameters: (b, 8) float32, the augmentation.
+        Takes pixels (b, 3, S, S) uint8, labels (b,) int64, the place of each image in the training
+        set (b,) int64, and the augmentation (b, 8) float32.
         """
         self.network.train()
         images = self.view(self.views, pixels, parameters)
