@@ -30,12 +30,6 @@ def sign_codebooks(bits: int) -> Codebooks:
     return Codebooks(books, unit=False)
 
 
-def signs_of(values: FloatArray) -> FloatArray:
-    """Return -1 and +1 (N, bits) float32 of (N, bits) floats; zero counts as positive."""
-    signs: FloatArray = np.where(check_embeddings("values", values) >= 0, 1, -1).astype(np.float32)
-    return signs
-
-
 def pack_signs(values: FloatArray) -> CodeArray:
     """Pack the signs of (N, bits) floats into (N, bits / 8) uint8, as `sign_codebooks` does."""
     bits = check_embeddings("values", values) >= 0

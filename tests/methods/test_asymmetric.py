@@ -9,7 +9,6 @@ import pytest
 import torch
 from torch import Tensor
 
-from phpq.binary_codes import signs_of
 from phpq.methods.asymmetric import (
     DESCRIPTOR_LENGTH,
     AsymmetricHashing,
@@ -165,7 +164,7 @@ def test_the_learned_codes_are_the_packed_database() -> None:
     method = started()
     codes = method.learned_codes()
     assert codes is not None
-    signs = signs_of(method.export().decode(codes))
+    signs = method.export().decode(codes)  # codewords are signs
     np.testing.assert_array_equal(signs, method.database.numpy())
 
 
