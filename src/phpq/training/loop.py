@@ -227,9 +227,9 @@ def run_epochs(
 ) -> Generator[dict[str, Any], None, None]:
     """Run the epochs of a trainer, and yield the row of metrics.jsonl of each.
 
-    `done` epochs it has learned already; `before` are those of an earlier part of the run, which
-    are counted too. To evaluate "all" measures every `training.evaluate_every` epochs and the last;
-    "early" leaves the last one to the caller; "none" also leaves out what a method fits at the end.
+    `done` counts the epochs that it has learned already, `before` those of an earlier part of the
+    run. "all" measures every `training.evaluate_every` epochs and the last; "early" leaves the last
+    one to the caller; "none" also leaves out what a method fits at the end.
     Raises a `DivergedError` at the end of an epoch whose losses or weights are not finite.
     """
     training, reporter, network = trainer.config.training, trainer.reporter, trainer.network
