@@ -38,10 +38,8 @@ class Derived(Base):
 
 
 def with_options(kind: type[Made], **options: float) -> Made:
-    config = tiny_config()
-    method = dataclasses.replace(config.method, options=options)
-    config = dataclasses.replace(config, method=method)
-    return kind(MethodSetup(config=config, num_classes=CLASSES))
+    setup = build_method(tiny_config(), CLASSES).setup
+    return kind(dataclasses.replace(setup, options=options))
 
 
 def method_class(name: str) -> type[Method]:
@@ -103,4 +101,4 @@ def test_every_default_is_within_its_range(name: str) -> None:
             assert in_range(item, default)
     own = resolve_config(method=name).method.options
     method = build_method(tiny_config(f"method.name={name}", *BYTES), CLASSES)
-    read_options(type(method), dataclasses.replace(method.config.method, options=own))
+    read_options(type(method), dataclasses.replace(method.setup, options=own))

@@ -138,7 +138,9 @@ class QuantizerConfig(_Stage):
     kappa: int = 5  # codewords that take part for each sub-vector; K is full attention
     # anneal: kappa falls from K while training; nucleus: as many as the mass asks for, up to kappa
     kappa_mode: Literal["fixed", "anneal", "nucleus"] = "fixed"
-    anneal_share: float = option(0.5, "in (0, 1]")  # anneal: share of the epochs that lower kappa
+    anneal_share: float = option(
+        0.5, "in (0, 1]"
+    )  # anneal: share of the epochs in which kappa falls
     nucleus_mass: float = option(0.8, "in (0, 1]")  # nucleus: softmax mass that codewords must hold
     init: Literal["kmeans", "xavier"] = "kmeans"  # where the codebooks start
     query_norm: Literal["unit", "raw"] = "unit"  # query sub-vectors as trained, or unnormalised
@@ -185,14 +187,18 @@ class TrainingConfig(_Stage):
     codebook_epoch: int = option(0, "0 or more")  # epochs without codebooks, before these start
     ema_decay: float = option(
         0.998, "in [0, 1)"
-    )  # of the averaged weights, which are saved; 0: off
+    )  # of the averaged weights that are saved; 0 is off
     seed: int = option(0, "0 or more")
     precision: Literal["auto", "bf16", "float32"] = "auto"  # auto: bf16 on CUDA, else float32
     accelerate: Literal["auto", "full", "graph", "off"] = "auto"  # CUDA graph, full: and compiled
     images_on_device: Literal["auto", "on", "off"] = "auto"  # keep decoded images beside the model
     workers: int = option(0, "0 or more")  # processes that decode; 0: one per core
-    evaluate_every: int = option(10, "at least 1")  # epochs between two; the last always counts
-    checkpoint_seconds: float = option(60.0, "0 or more")  # least between two; 0: every epoch
+    evaluate_every: int = option(
+        10, "at least 1"
+    )  # epochs between two; the last is always evaluated
+    checkpoint_seconds: float = option(
+        60.0, "0 or more"
+    )  # least between two states; 0: every epoch
 
     def _contradictions(self) -> Iterator[str]:
         size, share = self.batch_size, self.images_per_class

@@ -56,11 +56,11 @@ class HashingMethod(Method):
 
     def __init__(self, setup: MethodSetup) -> None:
         super().__init__(setup)
-        self.bits = setup.config.quantizer.bits
+        self.bits = setup.quantizer.bits
         self.embedding_dim = self.bits
         self._codebooks = sign_codebooks(self.bits)
         self.backbone = setup.build_backbone(self.levels)
-        asked = setup.config.model.embedding_norm == "batch"
+        asked = setup.model.embedding_norm == "batch"
         centred = asked if self.centred is None else self.centred
         self.hash = HashLayer(self.descriptor_dim, self.bits, centred=centred)
 

@@ -26,7 +26,7 @@ class ITQ(ShallowHashing):
 
     def __init__(self, setup: MethodSetup) -> None:
         super().__init__(setup)
-        self.check_rank(self.feature_dim, of=repr(setup.config.model.backbone))
+        self.check_rank(self.feature_dim, of=repr(setup.model.backbone))
         self.reserve(centre=(self.feature_dim,), projection=(self.bits, self.feature_dim))
 
     def fit(self, features: FloatArray, seed: int) -> None:

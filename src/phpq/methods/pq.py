@@ -26,8 +26,8 @@ class PQ(ShallowMethod):
 
     def __init__(self, setup: MethodSetup) -> None:
         super().__init__(setup)
-        self.num_codebooks = setup.config.quantizer.num_codebooks
-        self.codebook_size = setup.config.quantizer.codebook_size
+        self.num_codebooks = setup.quantizer.num_codebooks
+        self.codebook_size = setup.quantizer.codebook_size
         self.sub_dim = self.choose_sub_dim()
         self.embedding_dim = self.num_codebooks * (self.sub_dim + 1)
         self.reserve(codewords=(self.num_codebooks, self.codebook_size, self.sub_dim))

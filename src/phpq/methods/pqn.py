@@ -35,13 +35,13 @@ class PQN(QuantizedMethod):
 
     def __init__(self, setup: MethodSetup) -> None:
         super().__init__(setup)
-        self.query_norm = setup.config.quantizer.query_norm
-        dim = self.embedding_dim = setup.config.model.embedding_dim
+        self.query_norm = setup.quantizer.query_norm
+        dim = self.embedding_dim = setup.model.embedding_dim
         self.backbone = setup.build_backbone(levels=1)
         self.transform = nn.Linear(self.backbone.channels[-1], dim)
-        centred = setup.config.model.embedding_norm == "batch"
+        centred = setup.model.embedding_norm == "batch"
         self.norm = nn.BatchNorm1d(dim, affine=False) if centred else nn.Identity()
-        full = replace(setup.config.quantizer, kappa=setup.config.quantizer.codebook_size)
+        full = replace(setup.quantizer, kappa=setup.quantizer.codebook_size)
         self.quantizer = ProductQuantizer(full, dim)
         if self.classification:
             self.classifier = nn.Linear(dim, setup.num_classes)
@@ -63,14 +63,14 @@ class PQN(QuantizedMethod):
         classification = torch.zeros_like(triplets)
         if self.classification:
             for vectors in (anchors, soft):
-                logits = self.classifier(vectors) / self.config.loss.tau
+                logits = self.classifier(vectors) / self.setup.loss.tau
                 classification = classification + F.cross_entropy(logits, labels)
         total = triplets + self.classification * classification
         return Learned(total, (triplets, classification), codes)
 
     def prepare_epoch(self, epoch: int, training: TrainingSet) -> EpochChange:
         """Start the codebooks before the first epoch."""
-        if epoch or self.config.quantizer.init != "kmeans":
+        if epoch or self.setup.quantizer.init != "kmeans":
             return EpochChange()
         training.message("starting the codebooks by k-means")
         self.quantizer.fit(training.embed(), seed=training.seed)

@@ -29,7 +29,7 @@ class SH(ShallowHashing):
 
     def __init__(self, setup: MethodSetup) -> None:
         super().__init__(setup)
-        self.check_rank(self.feature_dim, of=repr(setup.config.model.backbone))
+        self.check_rank(self.feature_dim, of=repr(setup.model.backbone))
         each = (self.bits,)
         self.reserve(axes=(self.bits, self.feature_dim), low=each, width=each, waves=each)
 

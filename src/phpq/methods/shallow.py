@@ -57,7 +57,7 @@ class ShallowMethod(Method):
     @property
     def learns(self) -> bool:
         """Whether the features are fine-tuned; ImageNet's are taken as they are."""
-        return self.config.method.features == "finetuned"
+        return self.setup.features == "finetuned"
 
     def fit(self, features: FloatArray, seed: int) -> None:
         """Fit the codes to centred features (N, C) float32 of unit length."""
@@ -105,8 +105,8 @@ class ShallowMethod(Method):
 
     def complete(self, training: TrainingSet) -> None:
         """Fit the codes to the features of the training set, seen as they are encoded."""
-        mirrored = self.config.data.eval_flip
-        training.message(f"fitting the codes of {self.config.method.name}")
+        mirrored = self.setup.mirrored
+        training.message(f"fitting the codes of {self.setup.name}")
         features = training.apply(lambda images: self.describe_features(images, mirrored=mirrored))
         self.fit_features(features, seed=training.seed)
 
@@ -116,9 +116,9 @@ class ShallowMethod(Method):
 
     def objective(self, extracted: Tensor, labels: Tensor, rows: Tensor) -> Learned:
         """Classify the features; there are no codes yet."""
-        logits, smoothing = self.classifier(extracted), self.config.loss.label_smoothing
+        logits, smoothing = self.classifier(extracted), self.setup.loss.label_smoothing
         loss = F.cross_entropy(logits, labels, label_smoothing=smoothing)
-        books = self.config.quantizer.num_codebooks
+        books = self.setup.quantizer.num_codebooks
         codes = torch.zeros(len(labels), books, dtype=torch.uint8, device=labels.device)
         return Learned(loss, (), codes)
 
@@ -134,7 +134,7 @@ class ShallowMethod(Method):
         """Return the codebooks for the numpy side; an error if the run ended before the fit."""
         if not self.fitted.item():
             raise NotTrainedError(
-                f"The codes of {self.config.method.name!r} are not fitted: that is the last step "
+                f"The codes of {self.setup.name!r} are not fitted: that is the last step "
                 "of training. Continue the run with: phpq train --resume FOLDER"
             )
         return self.codebooks()
@@ -145,7 +145,7 @@ class ShallowHashing(ShallowMethod):
 
     def __init__(self, setup: MethodSetup) -> None:
         super().__init__(setup)
-        self.bits = setup.config.quantizer.bits
+        self.bits = setup.quantizer.bits
         self.embedding_dim = self.bits
         self._codebooks = sign_codebooks(self.bits)
 
@@ -153,9 +153,9 @@ class ShallowHashing(ShallowMethod):
         """Raise a `ConfigError` if there are fewer directions than bits: each needs its own."""
         if self.bits > rank:
             raise ConfigError(
-                f"{self.config.method.name!r} with bits={self.bits} needs as many independent "
-                f"directions, but the features of {of} have {rank}. Use fewer bits "
-                "(quantizer.num_codebooks), a wider backbone or more training images."
+                f"{self.setup.name!r} with bits={self.bits} needs as many independent directions, "
+                f"but the features of {of} have {rank}. Use fewer bits (quantizer.num_codebooks), "
+                "a wider backbone or more training images."
             )
 
     def scores(self, features: Tensor) -> Tensor:

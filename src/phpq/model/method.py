@@ -15,13 +15,13 @@ import dataclasses
 import importlib
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 import torch
 from torch import Tensor, nn
 
 from phpq.codes import CodeArray, Codebooks, QueryNorm
-from phpq.config import RECIPES, MethodConfig, RunConfig, in_range
+from phpq.config import RECIPES, LossConfig, ModelConfig, QuantizerConfig, RunConfig, in_range
 from phpq.errors import ConfigError, nearest_hint
 from phpq.model.backbone import Backbone, build_backbone
 
@@ -30,13 +30,20 @@ from phpq.model.backbone import Backbone, build_backbone
 class MethodSetup:
     """What a method is built from."""
 
-    config: RunConfig
+    name: str
+    options: dict[str, float]  # of the method's own numbers, those that are not as declared
     num_classes: int
+    model: ModelConfig
+    quantizer: QuantizerConfig
+    loss: LossConfig
+    features: Literal["finetuned", "imagenet"]  # what shallow methods code
+    mirrored: bool  # images are encoded together with their mirror image
+    codebook_epoch: int  # epochs that learn without codebooks
     load_weights: bool = True  # False leaves the backbone as initialised
 
     def build_backbone(self, levels: int | None = None) -> Backbone:
         """Return the backbone with its deepest `levels`; by default as many as the config has."""
-        model = self.config.model
+        model = self.model
         if levels is not None:
             model = dataclasses.replace(model, levels=levels, rho=(1.0,) * levels)
         return build_backbone(model, load_weights=self.load_weights)
@@ -86,8 +93,8 @@ class Method(nn.Module):
 
     def __init__(self, setup: MethodSetup) -> None:
         super().__init__()
-        self.setup, self.config = setup, setup.config
-        for name, value in read_options(type(self), setup.config.method).items():
+        self.setup = setup
+        for name, value in read_options(type(self), setup).items():
             setattr(self, name, value)
 
     @property
@@ -154,10 +161,22 @@ def build_method(config: RunConfig, num_classes: int, *, load_weights: bool = Tr
     """
     module, _, name = RECIPES[config.method.name].place.partition(":")
     kind: type[Method] = getattr(importlib.import_module(module), name)
-    return kind(MethodSetup(config=config, num_classes=num_classes, load_weights=load_weights))
+    setup = MethodSetup(
+        name=config.method.name,
+        options=config.method.options,
+        num_classes=num_classes,
+        model=config.model,
+        quantizer=config.quantizer,
+        loss=config.loss,
+        features=config.method.features,
+        mirrored=config.data.eval_flip,
+        codebook_epoch=config.training.codebook_epoch,
+        load_weights=load_weights,
+    )
+    return kind(setup)
 
 
-def read_options(kind: type[Method], asked: MethodConfig) -> dict[str, float]:
+def read_options(kind: type[Method], setup: MethodSetup) -> dict[str, float]:
     """Return the value of every `option` of a method by its attribute; faults are all named."""
     declared = {
         attribute: item
@@ -168,15 +187,15 @@ def read_options(kind: type[Method], asked: MethodConfig) -> dict[str, float]:
     known = {item.metadata["name"] or attribute: attribute for attribute, item in declared.items()}
     values: dict[str, Any] = {attribute: item.default for attribute, item in declared.items()}
     faults = []
-    for name, value in asked.options.items():
+    for name, value in setup.options.items():
         if name not in known:
             hint = nearest_hint(name, known) if known else "It has none."
-            faults.append(f"The method {asked.name!r} has no option {name!r}. {hint}")
+            faults.append(f"The method {setup.name!r} has no option {name!r}. {hint}")
             continue
         values[known[name]] = value
         if not in_range(item := declared[known[name]], value):
             allowed = item.metadata["allowed"]
-            faults.append(f"method.options.{name}={value} of {asked.name!r} must be {allowed}.")
+            faults.append(f"method.options.{name}={value} of {setup.name!r} must be {allowed}.")
     if faults:
         raise ConfigError("\n".join(faults))
     return values

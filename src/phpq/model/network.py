@@ -59,8 +59,8 @@ class Network(QuantizedMethod):
 
     def __init__(self, setup: MethodSetup) -> None:
         super().__init__(setup)
-        model = setup.config.model
-        self.query_norm = setup.config.quantizer.query_norm
+        model = setup.model
+        self.query_norm = setup.quantizer.query_norm
         dim = self.embedding_dim = model.embedding_dim
         self.backbone = setup.build_backbone()
         self.pooling = PyramidHybridPooling(
@@ -71,7 +71,7 @@ class Network(QuantizedMethod):
         # codebooks then collapse onto a handful of codewords.
         centred = model.embedding_norm == "batch"
         self.norm = nn.BatchNorm1d(dim, affine=False) if centred else nn.Identity()
-        self.quantizer = ProductQuantizer(setup.config.quantizer, dim)
+        self.quantizer = ProductQuantizer(setup.quantizer, dim)
         self.classifier = nn.Linear(dim, setup.num_classes)
         self.quantized = True  # False: learn on embeddings, before the codebooks start
 
@@ -85,18 +85,18 @@ class Network(QuantizedMethod):
     def objective(self, extracted: Tensor, labels: Tensor, rows: Tensor) -> Learned:
         """Classify and contrast the soft reconstructions of a batch."""
         output = self.quantize(extracted, softly=self.quantized)
-        terms = phpq_loss(output, labels, self.config.loss, self.config.quantizer.num_codebooks)
+        terms = phpq_loss(output, labels, self.setup.loss, self.setup.quantizer.num_codebooks)
         codes = self.quantizer.encode(extracted.detach()).to(torch.uint8)
         return Learned(terms.total, (terms.classification, terms.contrastive), codes)
 
     def prepare_epoch(self, epoch: int, training: TrainingSet) -> EpochChange:
         """Start the codebooks when their epoch has come; before it, learn without them."""
-        first = self.config.training.codebook_epoch
+        first = self.setup.codebook_epoch
         before = self.quantized, self.quantizer.kappa
         self.quantized = epoch >= first
         progress = max(0, epoch - first) / max(1, training.epochs - first)
         self.quantizer.kappa = self.quantizer.kappa_at(progress)
-        if epoch == first and self.config.quantizer.init == "kmeans":
+        if epoch == first and self.setup.quantizer.init == "kmeans":
             training.message("starting the codebooks by k-means")
             self.quantizer.fit(training.embed(), seed=training.seed)
         adopt = ("quantizer",) if epoch == first else ()
