@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import platform
+from dataclasses import asdict
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
@@ -69,7 +70,7 @@ def describe_run(folder: Path) -> dict[str, Any]:
             "planned": card.config.training.epochs,
             "finished": not unfinished,
         },
-        "map": None if epochs is None else epochs.to_dict(),
+        "map": None if epochs is None else asdict(epochs),
         "code_health": {
             name: last.get(name) for name in ("distinct_codes", "dead_codewords", "entropy_bits")
         },

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from dataclasses import asdict
 from pathlib import Path
 
 from phpq.evaluation.history import EpochScore, epoch_scores, read_rows
@@ -18,7 +19,7 @@ def test_last_and_best_come_together() -> None:
     assert scores.last == EpochScore(7, 70.0)
     assert scores.best == EpochScore(4, 71.5)  # the earlier of equals
     assert scores.evaluated == 4
-    assert scores.to_dict() == {
+    assert asdict(scores) == {
         "last": {"epoch": 7, "map": 70.0},
         "best": {"epoch": 4, "map": 71.5},
         "evaluated": 4,

@@ -45,7 +45,7 @@ def test_queries_are_repeated_to_the_number_asked_for() -> None:
 def test_the_warm_up_is_not_counted(monkeypatch: pytest.MonkeyPatch) -> None:
     # Codes take 1, 2, 3 s and float search 10, 20, 30 s; the first of each warms up.
     ticks = iter([1.0, 10.0, 2.0, 20.0, 3.0, 30.0])
-    monkeypatch.setattr("phpq.evaluation.timing._seconds", lambda _search: next(ticks))
+    monkeypatch.setattr("phpq.evaluation.timing.timeit", lambda _search, number: next(ticks))
     codebooks = random_codebooks(np.random.default_rng(2))
     timing = time_search(vectors(0, 3), vectors(1, 5), codebooks=codebooks, repeats=2)
     assert (timing.code_seconds, timing.float_seconds) == (2.5, 25.0)

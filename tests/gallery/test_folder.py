@@ -12,6 +12,7 @@ import pytest
 
 from made_up_galleries import make_codebooks
 from phpq.errors import ConfigError, DataError, FormatError
+from phpq.files import write_json
 from phpq.gallery.folder import (
     HINT,
     IMAGES,
@@ -22,14 +23,13 @@ from phpq.gallery.folder import (
     newest_seen,
     parse_manifest,
     read_manifest,
-    write_manifest,
     writing,
 )
 
 
 def test_what_is_written_is_read(tmp_path: Path) -> None:
     manifest = new_manifest(make_codebooks(), "abc", query_norm="raw", keep_embeddings=True)
-    write_manifest(tmp_path, manifest)
+    write_json(tmp_path / MANIFEST, manifest.to_dict())
     assert read_manifest(tmp_path) == manifest
     assert manifest.bits == json.loads((tmp_path / MANIFEST).read_text())["bits"] == 6
     assert manifest.created.endswith("+00:00")

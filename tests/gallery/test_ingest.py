@@ -339,7 +339,8 @@ def test_a_stored_image_is_encoded_again_from_its_file(tmp_path: Path) -> None:
     gone = replace(lost, uri=str(tmp_path / "none.png"))
     changed = replace(lost, sha256=bytes(32))
     nowhere = replace(lost, uri=None)
-    again, *others = encode_again(FakeModel().model, [lost, gone, changed, nowhere])
+    model = FakeModel().model
+    again, *others = (encode_again(model, record) for record in (lost, gone, changed, nowhere))
     assert again is not None
     assert again.code.tolist() == [0, 1, 2]
     assert again.embedding is not None

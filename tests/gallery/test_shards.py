@@ -236,7 +236,7 @@ def test_facts_are_counted(shard: Shard) -> None:
 def test_few_filters_are_kept(shard: Shard) -> None:
     for year in range(30):
         shard.search(Search(tables(), 1, where=f"year = {year}"))
-    assert len(shard._masks) == 16
+    assert len(shard._masks._kept) == 16
     with pytest.raises(ConfigError, match="colour"):
         shard.search(Search(tables(), 1, where="colour = 'red'"))
 

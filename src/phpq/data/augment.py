@@ -77,13 +77,10 @@ class Views:
 
 
 def cut_boxes(images: Tensor, boxes: Tensor, size: tuple[int, int]) -> Tensor:
-    """Sample a box from each image, bilinear; beyond the border its last pixels go on.
+    """Sample a box from each of (B, C, H, W) float images, bilinear; border pixels go on beyond.
 
-    Args:
-        images: (B, C, H, W) float.
-        boxes: (B, 4): centre x, y and half the width and height, the image being [-1, 1]^2. A
-            negative half mirrors. Differentiable.
-        size: Height and width of what is returned, (B, C, height, width).
+    Boxes (B, 4) are centre x, y and half the width and height, the image being [-1, 1]^2; a
+    negative half mirrors. Differentiable in them. Returns (B, C, *size) for a height and a width.
     """
     height, width = size
     x, y, half_width, half_height = boxes.unbind(1)

@@ -12,7 +12,7 @@ import threading
 from collections import deque
 from collections.abc import Callable, Generator, Iterable
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO, Literal, TypeVar
@@ -63,17 +63,13 @@ class FileReader:
 def read_image(
     source: Path | bytes, *, name: str | None = None, max_pixels: int = MAX_PIXELS, draft: int = 0
 ) -> Image.Image:
-    """Decode one image of any mode in one of `FORMATS` to mode RGB, or raise a `BadImageError`.
+    """Decode a file, or its bytes, in one of `FORMATS` to mode RGB, or raise a `BadImageError`.
 
     The EXIF orientation is applied, transparency is laid over white, 16-bit and float images are
-    scaled to 8 bits, and the first frame of an animation is taken.
-
-    Args:
-        source: A file, or the bytes of one.
-        name: What an error calls it; by default the path.
-        max_pixels: An image with more is refused from its header, before it is decoded.
-        draft: > 0: a JPEG may be decoded at a reduced size, as long as both sides keep at least
-            this many pixels.
+    scaled to 8 bits, and the first frame of an animation is taken. An error calls it `name`, by
+    default its path. An image of more than `max_pixels` is refused from its header, before it is
+    decoded. With `draft` > 0 a JPEG may be decoded at a reduced size, as long as both sides keep at
+    least that many pixels.
     """
     name = name or (str(source) if isinstance(source, Path) else "uploaded image")
     with _open_bytes(source, name) as stream:
@@ -155,15 +151,11 @@ def decode_all(
     progress: Callable[[int, int], None] | None = None,
     cache: Path | None = None,
 ) -> DecodedImages:
-    """Decode a set of images to squares, in parallel; unreadable ones are left out or refused.
+    """Decode a set of images to squares, in order; unreadable ones are left out or refused.
 
-    Args:
-        images: In the order of the result.
-        config: Gives the size, the fit, the pixel limit and what to do with a bad image.
-        workers: Threads; 0 is one per core.
-        progress: Called with (images done, images in all).
-        cache: A folder that keeps the pixels for the next time. A cache that is stale or damaged
-            is made anew. Images that do not come from files are not cached.
+    `workers` are threads; 0 is one per core. `progress` is called with (images done, images in
+    all). The folder `cache` keeps the pixels for the next time; one that is stale or damaged is
+    made anew, and images that do not come from files are not cached.
     """
     entry = find_entry(cache, images, config) if cache is not None else None
     stored = entry.load() if entry else None
@@ -259,7 +251,10 @@ def _decode(stream: BinaryIO, name: str, max_pixels: int, draft: int) -> Image.I
         if draft > 0:
             image.draft(None, (draft, draft))
         image.load()
-        return _to_rgb(_upright(image))
+        upright: Image.Image = image
+        with suppress(Exception):  # damaged metadata is no reason to lose good pixels
+            upright = ImageOps.exif_transpose(image)
+        return _to_rgb(upright)
     except Exception as error:  # as above, for damaged pixels
         raise _damaged(name, error) from error
 
@@ -294,13 +289,6 @@ def _open_bytes(source: Path | bytes, name: str) -> BinaryIO:
     except OSError as error:
         raise _bad(name, error.strerror or str(error)) from error
     raise _bad(name, "the file is empty (0 bytes)")
-
-
-def _upright(image: Image.Image) -> Image.Image:
-    try:
-        return ImageOps.exif_transpose(image)
-    except Exception:  # damaged metadata is no reason to lose good pixels
-        return image
 
 
 def _to_rgb(image: Image.Image) -> Image.Image:
@@ -341,14 +329,10 @@ def read_ahead(
 ) -> Generator[Result, None, None]:
     """Yield `work(item)` for every item, in order and in flat memory.
 
-    An error of `work` is raised where its result would have been yielded. When the generator is
-    closed, work that has not begun is dropped, and the threads end.
-
-    Args:
-        items: Any number; taken one by one, by the thread that asks for results.
-        work: Run in threads (Pillow decodes outside the interpreter lock).
-        ahead: Items that are taken before their results are asked for, at least 1.
-        workers: Threads; 0 is one per core.
+    Work is done in threads (Pillow decodes outside the interpreter lock), `workers` of them; 0 is
+    one per core. Items are taken by the thread that asks for results, `ahead` >= 1 of them before
+    that. An error of `work` is raised where its result would have been yielded. When the generator
+    is closed, work that has not begun is dropped, and the threads end.
     """
     waiting: deque[Future[Result]] = deque()
     with ThreadPoolExecutor(workers or os.cpu_count() or 1) as pool:

@@ -62,9 +62,8 @@ class CacheEntry:
                 return None
             pixels = np.load(self.pixels, mmap_mode="c", allow_pickle=False)
             kept = pixels[: manifest["readable"]]
-            if pixels.dtype != np.uint8 or list(pixels.shape) != manifest["shape"]:
-                return None
-            if zlib.crc32(kept.data) != manifest["crc32"]:
+            fits = pixels.dtype == np.uint8 and list(pixels.shape) == manifest["shape"]
+            if not fits or zlib.crc32(kept.data) != manifest["crc32"]:
                 return None
             return StoredPixels(kept, {int(i): why for i, why in manifest["reasons"].items()})
         except (OSError, ValueError, KeyError, TypeError, AttributeError):

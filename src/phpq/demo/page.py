@@ -8,13 +8,7 @@ from typing import TYPE_CHECKING
 
 from phpq.data import Dataset
 from phpq.evaluation.metrics import RetrievalScores
-from phpq.evaluation.page import (
-    config_block,
-    health_table,
-    hits_figure,
-    score_figures,
-    score_table,
-)
+from phpq.evaluation.page import config_block, health_table, hits_figure, score_figures, score_table
 from phpq.report.blocks import Figure, Headline, Note, Report, Section, Settings, Table
 from phpq.report.pictures import draw_grid
 

@@ -141,14 +141,11 @@ class DemoResult:
 def run_demo(
     out: str | Path, *, seed: int = 0, quick: bool = False, reporter: Reporter | None = None
 ) -> DemoResult:
-    """Draw birds, learn codes of each length, measure them, and write all of it.
+    """Draw birds, learn codes of each length, measure them, and write all of it to a folder.
 
-    Args:
-        out: A new or empty folder, or that of an earlier demo, whose files are replaced once the
-            new ones are complete.
-        seed: Another seed draws other species and trains from another start.
-        quick: Seconds instead of minutes: everything runs, but nothing is learned.
-        reporter: Sees the progress; silent by default.
+    That is new or empty, or that of an earlier demo, whose files are replaced once the new ones are
+    complete. Another seed draws other species and trains from another start. `quick` takes seconds
+    instead of minutes: everything runs, but nothing is learned.
     """
     started = time.perf_counter()
     folder, recipe = Path(out), QUICK if quick else FULL

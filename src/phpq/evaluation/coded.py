@@ -71,9 +71,8 @@ def write_coded(
 def read_coded(folder: Path, *, remedy: str) -> CodedImages:
     """Read what an evaluation wrote; messages end with `remedy`, which makes it anew.
 
-    Raises:
-        NotTrainedError: If there is no evaluation.
-        FormatError: If a file is damaged, or the two of version 0.1.0 do not belong together.
+    A `NotTrainedError` if there is no evaluation; a `FormatError` if a file is damaged, or the two
+    of version 0.1.0 do not belong together.
     """
     path = folder / CODED
     if not path.is_file():

@@ -46,8 +46,7 @@ def embed_readable(
 ) -> EmbeddedImages:
     """Embed every image that can be read, and name the others; `data.on_bad_image` is the rule.
 
-    Raises:
-        DataError: If an image is bad and the rule is "refuse", or if none can be read.
+    A `DataError` if an image is bad and the rule is "refuse", or if none can be read.
     """
     config = model.card.config.data
     parts: list[FloatArray] = []

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -29,10 +29,6 @@ class EpochScores:
     last: EpochScore  # what the finished model scored
     best: EpochScore  # of all evaluated epochs; the earlier of equals
     evaluated: int  # epochs
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return plain data for JSON; MAP in per cent."""
-        return asdict(self)
 
 
 def read_rows(run: Path) -> list[dict[str, Any]]:

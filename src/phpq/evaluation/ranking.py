@@ -79,11 +79,7 @@ def rank_codes(
 
 
 def rank_embeddings(
-    queries: FloatArray,
-    query_labels: IntArray,
-    *,
-    gallery: FloatArray,
-    gallery_labels: IntArray,
+    queries: FloatArray, query_labels: IntArray, *, gallery: FloatArray, gallery_labels: IntArray
 ) -> Iterator[TieGroups]:
     """Rank a gallery of (N, D) floats by inner product, without ever holding all scores."""
     rows = check_embeddings("gallery", gallery)

@@ -107,7 +107,7 @@ class Evaluation:
                 "pq": self.pq and self.pq.to_dict(),
             },
             "timing": self.timing.to_dict(),
-            "epochs": None if self.epochs is None else self.epochs.to_dict(),
+            "epochs": None if self.epochs is None else asdict(self.epochs),
             "skipped": [asdict(image) for image in self.skipped],
             "model": {
                 "fingerprint": self.fingerprint,
@@ -185,12 +185,7 @@ def _measure(
     # Where N exceeds the gallery, P@N says nothing more.
     cutoffs = [n for n in CUTOFFS if n <= len(asked)]
     by_codes = evaluate_codes(
-        asking,
-        codes,
-        gallery_labels=asked.labels,
-        codebooks=model.codebooks,
-        query_norm=model.query_norm,
-        cutoffs=cutoffs,
+        asking, codes, asked.labels, model.codebooks, query_norm=model.query_norm, cutoffs=cutoffs
     )
     by_floats = evaluate_float(asking, asked, sub_vectors=parts, cutoffs=cutoffs)
     if find_spec("faiss") is None:

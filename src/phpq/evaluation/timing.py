@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import os
 import statistics
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
+from timeit import timeit
 from typing import Any
 
 import numpy as np
@@ -98,7 +98,7 @@ def time_in_turns(searches: Sequence[Callable[[], object]], repeats: int) -> lis
     Each repeat times every search once, so that a busy machine disturbs all alike; one more repeat
     before them warms up caches, threads and compiled code.
     """
-    times = [[_seconds(search) for search in searches] for _ in range(repeats + 1)]
+    times = [[timeit(search, number=1) for search in searches] for _ in range(repeats + 1)]
     return [statistics.median(mine) for mine in zip(*times[1:], strict=True)]
 
 
@@ -117,12 +117,6 @@ def search_float(queries: FloatArray, gallery: FloatArray, *, top_k: int = 10) -
         ids[start : start + step] = np.take_along_axis(best, order, axis=1)
         scores[start : start + step] = -np.take_along_axis(values, order, axis=1)
     return SearchResult(ids=ids, scores=scores)
-
-
-def _seconds(search: Callable[[], object]) -> float:
-    start = time.perf_counter()
-    search()
-    return time.perf_counter() - start
 
 
 def _threads() -> int:

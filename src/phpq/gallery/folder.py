@@ -22,7 +22,7 @@ from filelock import FileLock, Timeout
 from phpq._version import __version__
 from phpq.codes import Codebooks, QueryNorm
 from phpq.errors import DataError, FormatError, PhpqError
-from phpq.files import read_json, write_json
+from phpq.files import read_json
 
 IMAGES = "images.lance"
 MANIFEST = "manifest.json"
@@ -79,11 +79,6 @@ def new_manifest(
 def repair_command(folder: Path) -> str:
     """Return the end of a message about damage: the command that fixes it."""
     return f"Repair it with: phpq gallery verify --repair {folder}"
-
-
-def write_manifest(folder: Path, manifest: Manifest) -> None:
-    """Write `manifest.json` in one atomic step."""
-    write_json(folder / MANIFEST, manifest.to_dict())
 
 
 def read_manifest(folder: Path) -> Manifest:
@@ -166,8 +161,7 @@ def reason(error: Exception) -> str:
 def writing(folder: Path, *, timeout: float = 60.0) -> Iterator[None]:
     """Hold the right to change a gallery; waits `timeout` seconds for another writer.
 
-    Raises:
-        DataError: If another process still writes after that time, or the folder is read-only.
+    A `DataError` if another process still writes after that time, or the folder is read-only.
     """
     path = folder / LOCK
     lock = FileLock(path, timeout=timeout, poll_interval=0.02)

@@ -52,12 +52,10 @@ class Gallery:
     def create(
         cls, path: str | Path, model: Model | str | Path, *, keep_embeddings: bool = False
     ) -> Gallery:
-        """Make an empty gallery.
+        """Make an empty gallery in a new or empty folder, with a copy of the model.
 
-        Args:
-            path: A folder that does not exist yet, or is empty.
-            model: A model, or what `phpq.load` takes. It is copied into the gallery.
-            keep_embeddings: Store float16 embeddings too (2 D bytes per image), for re-ranking.
+        The model may be what `phpq.load` takes. With `keep_embeddings` float16 embeddings are
+        stored too (2 D bytes per image), for re-ranking.
         """
         from phpq.model import Model, load
 
@@ -77,10 +75,8 @@ class Gallery:
     def open(cls, path: str | Path, *, device: str = "auto") -> Gallery:
         """Open a gallery with its own model, or an evaluated run as the gallery of its images.
 
-        Raises:
-            NotTrainedError: If it is a run that was not evaluated yet.
-            FormatError: If it is no gallery, of an unknown version or damaged, or if its codes are
-                another model's; the message names the repair.
+        A `NotTrainedError` if that run was not evaluated yet; a `FormatError` that names the repair
+        if it is no gallery, of an unknown version or damaged, or its codes are another model's.
         """
         folder = Path(path)
         if not is_run(folder):
@@ -111,9 +107,10 @@ class Gallery:
     ) -> AddReport:
         """Add what is new in a source, and replace what has changed.
 
-        Images are told apart by id and by the SHA-256 of their content. Memory stays flat, and what
-        is done is committed every few seconds: an interrupted call goes on where it stopped when it
-        is made again.
+        Images are told apart by id and by the SHA-256 of their content; a `DataError` if an id
+        names another file that still exists (see `prefix` and `upsert`). Memory stays flat, and
+        what is done is committed every few seconds: an interrupted call goes on where it stopped
+        when it is made again.
 
         Args:
             source: A folder (ids are paths relative to it, labels its sub-folders), a table or a
@@ -127,9 +124,6 @@ class Gallery:
             progress: Called with (what is done, images done, images in all).
             engine: Who does the work; this process, or several (`phpq.cluster.encoding`).
             replace: Replace images of the same id wherever their files are, as `upsert` does.
-
-        Raises:
-            DataError: If an id names another file that still exists: see `prefix` and `upsert`.
         """
         if on_bad not in ("skip", "refuse"):
             raise ConfigError(f"on_bad={on_bad!r} is not allowed; use 'skip' or 'refuse'.")
@@ -176,6 +170,9 @@ class Gallery:
     ) -> Found:
         """Find the images that look most like one image.
 
+        The hits are best first, equal scores in order of insertion; their `verdict` is the most
+        common label.
+
         Args:
             query: A file, a PIL image, or an embedding (D,).
             top_k: Hits, at least 1; fewer where fewer images fulfil `where`.
@@ -183,10 +180,6 @@ class Gallery:
                 "label = 'sparrow' AND year > 2020", applied before the best are chosen.
             rerank: > 0: order the first `rerank` hits by their float embeddings.
             offset: How many better hits to skip.
-
-        Returns:
-            A sequence of hits, best first, equal scores in order of insertion; its `verdict` is
-            their most common label.
         """
         if isinstance(query, np.ndarray):
             embeddings = check_embeddings("query", np.atleast_2d(query))

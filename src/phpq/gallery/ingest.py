@@ -78,17 +78,14 @@ class Engine(Protocol):
     @property
     def workers(self) -> int:
         """Machines or devices at work: commits are that many times as large."""
-        ...
 
     def encode(
         self, items: Iterable[Item], model: Model, *, batch_size: int, keep_embeddings: bool
     ) -> Generator[list[Encoded], None, None]:
         """Do as `encode_items`."""
-        ...
 
     def write(self, table: Any, dataset: Any) -> list[Any]:
         """Write an Arrow table as fragments of a Lance dataset, for a commit to come."""
-        ...
 
 
 def encode_items(
@@ -112,12 +109,8 @@ def encode_items(
             yield _finish(batch, model, keep_embeddings)
 
 
-def encode_again(model: Model, records: Sequence[Record]) -> list[Record | None]:
-    """Encode stored images from their files; None for one whose file is gone or has changed."""
-    return [_encode_again(model, record) for record in records]
-
-
-def _encode_again(model: Model, record: Record) -> Record | None:
+def encode_again(model: Model, record: Record) -> Record | None:
+    """Encode a stored image from its file; None if that is gone or has changed."""
     if record.uri is None:
         return None
     try:

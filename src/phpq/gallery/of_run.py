@@ -91,11 +91,9 @@ def gather_run(run: Path, model: Model) -> None:
         fresh, old = folder / ".gallery.new", folder / ".gallery.old"
         for left_over in (fresh, old):
             shutil.rmtree(left_over, ignore_errors=True)
+        kept = coded.embeddings is not None
         manifest = new_manifest(
-            model.codebooks,
-            coded.fingerprint,
-            query_norm=model.query_norm,
-            keep_embeddings=coded.embeddings is not None,
+            model.codebooks, coded.fingerprint, query_norm=model.query_norm, keep_embeddings=kept
         )
         store = GalleryStore.create(fresh, manifest)
         for records in _records(coded):

@@ -67,8 +67,7 @@ def column_name(name: str) -> str:
 def checked_codes(table: Any, num_codebooks: int) -> tuple[IntArray, CodeArray]:
     """Return the numbers (n,) int64 and codes (n, M) uint8 of a table of row, code and check.
 
-    Raises:
-        ValueError: If a code is missing or not what was written.
+    A `ValueError` if a code is missing or not what was written.
     """
     if any(table.column(name).null_count for name in ("row", "code", "check")):
         raise ValueError("codes are missing")
@@ -90,10 +89,8 @@ def row_checks(rows: IntArray, codes: CodeArray) -> NDArray[np.uint32]:
 def to_table(records: Sequence[Record], rows: IntArray, schema: Any) -> Any:
     """Lay out records with clean metadata names as an Arrow table; `rows` (n,) are their numbers.
 
-    The table has the columns of the gallery, `schema`, then the new ones.
-
-    Raises:
-        DataError: If a value does not fit the type of its column.
+    The table has the columns of the gallery, `schema`, then the new ones. A `DataError` names a
+    column whose values do not fit its type.
     """
     count = schema.field("code").type.list_size
     codes = np.stack([record.code for record in records]).reshape(-1, count)

@@ -23,12 +23,12 @@ from phpq.gallery.folder import (
     DAMAGE,
     HINT,
     IMAGES,
+    MANIFEST,
     Manifest,
     newest_seen,
     parse_manifest,
     read_manifest,
     reason,
-    write_manifest,
     writing,
 )
 from phpq.gallery.ingest import encode_again
@@ -83,7 +83,8 @@ def verify_gallery(folder: Path, *, repair: bool = False) -> VerifyReport:
     def encode(records: Sequence[Record]) -> Sequence[Record | None]:
         from phpq.model import load
 
-        return encode_again(load(model_folder(folder)), records)
+        model = load(model_folder(folder))
+        return [encode_again(model, record) for record in records]
 
     usable = encode if _check_model(folder) is None else None
     report = verify_store(folder, repair=repair, encode=usable)
@@ -96,17 +97,12 @@ def verify_gallery(folder: Path, *, repair: bool = False) -> VerifyReport:
 def verify_store(
     folder: Path, *, repair: bool = False, encode: Encode | None = None
 ) -> VerifyReport:
-    """Read everything in a gallery but its model, and fix what can be fixed.
+    """Read everything in a gallery but its model; a `FormatError` if nothing is left to repair.
 
-    Args:
-        folder: The gallery.
-        repair: Set broken files aside, fall back to the last good version, drop what cannot be
-            read, encode again what has lost its code, write the manifest anew.
-        encode: Gives records their codes anew from their files; None for one whose file is gone or
-            has changed. Without it rows without a code are dropped.
-
-    Raises:
-        FormatError: If nothing is left to repair.
+    To `repair` is to set broken files aside, fall back to the last good version, drop what cannot
+    be read, encode again what has lost its code, and write the manifest anew. `encode` gives
+    records their codes anew from their files, or None where a file is gone or has changed; without
+    it rows without a code are dropped.
     """
     if not (folder / IMAGES).is_dir():
         read_manifest(folder)  # names a folder that is no gallery
@@ -193,7 +189,7 @@ def _check_manifest(folder: Path, dataset: Any, notes: _Notes, *, repair: bool) 
                 f"{str(folder)!r} has lost its manifest and the copy in {IMAGES}. Delete the "
                 "folder and index the images again."
             )
-        write_manifest(folder, kept)
+        write_json(folder / MANIFEST, kept.to_dict())
         notes.repairs.append("wrote manifest.json anew from the copy that the data carry")
         return kept
     return manifest

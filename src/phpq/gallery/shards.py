@@ -7,13 +7,13 @@ process. Rows are told apart by their places in the order of insertion.
 from __future__ import annotations
 
 import threading
-from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, NamedTuple, Protocol, TypeVar
 
 import numpy as np
+from cachetools import LRUCache
 from numpy.typing import NDArray
 
 from phpq.codes import Codebooks, FloatArray, IntArray
@@ -32,25 +32,18 @@ class Recent:
     """Keeps the `most` answers that were asked for last; for any number of threads."""
 
     def __init__(self, most: int) -> None:
-        self._most = most
-        self._kept: OrderedDict[object, Any] = OrderedDict()
+        self._kept: LRUCache[object, Any] = LRUCache(most)
         self._lock = threading.Lock()
-
-    def __len__(self) -> int:
-        return len(self._kept)
 
     def get(self, key: object, make: Callable[[], T]) -> T:
         """Return what `make` made for this key before, or makes now."""
         with self._lock:
             if key in self._kept:
-                self._kept.move_to_end(key)
                 kept: T = self._kept[key]
                 return kept
         made = make()
         with self._lock:
             self._kept[key] = made
-            while len(self._kept) > self._most:
-                self._kept.popitem(last=False)
         return made
 
 
@@ -266,8 +259,7 @@ class Parts(Protocol):
     def ask(self, requests: Mapping[int, Request]) -> dict[int, Any]:
         """Ask some shards, each its own request; returns the answers by shard.
 
-        Raises:
-            Refused: With 503, if a shard on another machine does not answer in time.
+        A shard on another machine that does not answer in time is a `Refused` with 503.
         """
 
     def memory_bytes(self) -> int:

@@ -51,20 +51,14 @@ class Item:
 
 
 def read_items(source: Source, *, home: Path | None = None) -> Iterator[Item]:
-    """Yield the images of a source.
+    """Yield the images of a source; a `DataError` if there are none. Downloads are in `home`.
 
-    Args:
-        source: A folder (ids are paths relative to it, labels the names of its sub-folders); a
-            .csv, .tsv or .parquet file or a .lance dataset with a column `path` (or `uri`), or with
-            `image` (the bytes of image files; not in text tables), and optionally `id` and `label`,
-            all others are metadata; a .txt file with one path or URI per line; one image file; all
-            of these also by URI, as in s3://bucket/birds/; what `open_dataset` takes by name; a
-            data set; paths and URIs; or mappings with `path` or `image`, `id`, `label` and
-            metadata.
-        home: Where downloads are kept.
-
-    Raises:
-        DataError: If there is nothing to be read.
+    It is a folder (ids are paths relative to it, labels the names of its sub-folders); a .csv, .tsv
+    or .parquet file or a .lance dataset with a column `path` (or `uri`), or with `image` (the bytes
+    of image files; not in text tables), and optionally `id` and `label`, all others are metadata; a
+    .txt file with one path or URI per line; one image file; all of these also by URI, as in
+    s3://bucket/birds/; what `open_dataset` takes by name; a data set; paths and URIs; or mappings
+    with `path` or `image`, `id`, `label` and metadata.
     """
     if isinstance(source, Dataset):
         yield from _labelled(source.train)

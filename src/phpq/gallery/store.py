@@ -26,14 +26,15 @@ from lance.fragment import write_fragments
 
 from phpq.codes import IntArray
 from phpq.errors import ConfigError, DataError, FormatError, UnknownNameError
+from phpq.files import write_json
 from phpq.gallery.folder import (
     IMAGES,
+    MANIFEST,
     Manifest,
     damage_named,
     newest_seen,
     read_manifest,
     reason,
-    write_manifest,
     writing,
 )
 from phpq.gallery.records import INTERNAL, Record, base_schema, code_matrix, to_table
@@ -63,7 +64,7 @@ class GalleryStore:
         self.folder = folder
         self.manifest = manifest
         self.lock_timeout = 60.0  # seconds to wait for another writer
-        self._dataset = dataset
+        self.dataset = dataset  # of Lance, at the version that is read; others only read it
         self._next_row = 0  # numbers of rows that were deleted are not given again
         self._numbered = -1  # the version that `_next_row` follows from
 
@@ -86,7 +87,7 @@ class GalleryStore:
             about = {METADATA_KEY: json.dumps(manifest.to_dict()).encode()}
             empty = schema.empty_table().replace_schema_metadata(about)
             lance.write_dataset(empty, made / IMAGES, schema=schema.with_metadata(about))
-            write_manifest(made, manifest)
+            write_json(made / MANIFEST, manifest.to_dict())
             if fill is not None:
                 fill(made)
             made.chmod(0o755)  # mkdtemp makes it private
@@ -99,8 +100,7 @@ class GalleryStore:
     def open(cls, folder: Path, *, version: int | None = None) -> GalleryStore:
         """Open the newest version, or the one that is named.
 
-        Raises:
-            FormatError: If it is no gallery, damaged, or holds another model's codes.
+        A `FormatError` if it is no gallery, damaged, or holds another model's codes.
         """
         manifest = read_manifest(folder)
         seen = newest_seen(folder)  # first: a writer may commit while the dataset is opened
@@ -126,36 +126,30 @@ class GalleryStore:
     @property
     def version(self) -> int:
         """The version that is read."""
-        return int(self._dataset.version)
-
-    @property
-    def dataset(self) -> Any:
-        """The Lance dataset of that version, for reading."""
-        return self._dataset
+        return int(self.dataset.version)
 
     @property
     def metadata_columns(self) -> tuple[str, ...]:
         """The free columns."""
         fixed = {"id", "uri", "label", *INTERNAL}
-        return tuple(name for name in self._dataset.schema.names if name not in fixed)
+        return tuple(name for name in self.dataset.schema.names if name not in fixed)
 
     def refresh(self) -> None:
         """Move to the newest version."""
         with damage_named(self.folder):
-            self._dataset.checkout_latest()
+            self.dataset.checkout_latest()
 
     def __len__(self) -> int:
-        return int(self._dataset.count_rows())
+        return int(self.dataset.count_rows())
 
     def rows_where(self, where: str, *, fragments: Sequence[Any] | None = None) -> IntArray:
         """Return the rows, ascending, of some fragments for which a Lance SQL expression is true.
 
-        Raises:
-            ConfigError: If the expression cannot be used; the message lists the columns.
+        A `ConfigError` for one that cannot be used lists the columns.
         """
-        schema = self._dataset.schema
+        schema = self.dataset.schema
         try:
-            scan = self._dataset.scanner(columns=["row"], filter=where, fragments=fragments)
+            scan = self.dataset.scanner(columns=["row"], filter=where, fragments=fragments)
             return np.sort(scan.to_table().column("row").to_numpy())
         except (ValueError, pa.ArrowException, OSError) as error:
             shown = [name for name in schema.names if name not in INTERNAL]
@@ -185,7 +179,7 @@ class GalleryStore:
     def take(self, offsets: IntArray) -> list[Record]:
         """Return the images at (n,) places of a scan, in that order."""
         with damage_named(self.folder):
-            return self.records(self._dataset.take(offsets.tolist()))
+            return self.records(self.dataset.take(offsets.tolist()))
 
     def put(self, records: Sequence[Record], *, write: WriteFragments = write_here) -> int:
         """Add images, replacing those of the same ids, in one commit; returns how many it replaced.
@@ -210,12 +204,12 @@ class GalleryStore:
             return
         if self._numbered != self.version:
             with damage_named(self.folder):
-                scan = self._dataset.to_batches(columns=["row"])
+                scan = self.dataset.to_batches(columns=["row"])
                 known = [pc.fill_null(batch.column("row"), -1) for batch in scan if batch.num_rows]
                 last = max((pc.max(numbers).as_py() for numbers in known), default=-1)
             self._next_row = max(self._next_row, last + 1)
         rows = np.arange(self._next_row, self._next_row + len(records), dtype=np.int64)
-        table = to_table(records, rows, self._dataset.schema)
+        table = to_table(records, rows, self.dataset.schema)
         self._write(table, replacing=replacing, write=write)
         self._next_row += len(records)
         self._numbered = self.version
@@ -228,25 +222,25 @@ class GalleryStore:
             gone = self.rows_where(where) if where is not None else self._rows_of(ids or ())
             if len(gone):
                 listed = ",".join(map(str, gone.tolist()))
-                self._dataset.delete(where if where is not None else f"row IN ({listed})")
+                self.dataset.delete(where if where is not None else f"row IN ({listed})")
         return len(gone)
 
     def merge_files(self, *, above: int) -> None:
         """Merge small files if there are more than `above`; old versions stay for their readers."""
-        if len(self._dataset.get_fragments()) > above:
+        if len(self.dataset.get_fragments()) > above:
             with self._writing(), damage_named(self.folder):
-                self._dataset.optimize.compact_files(target_rows_per_fragment=1 << 20)
+                self.dataset.optimize.compact_files(target_rows_per_fragment=1 << 20)
                 self.refresh()
 
     def compact(self) -> int:
         """Merge small files, drop what was deleted or left by a crash; returns the bytes freed."""
         with self._writing(), damage_named(self.folder):
-            self._dataset.optimize.compact_files(
+            self.dataset.optimize.compact_files(
                 target_rows_per_fragment=1 << 20, materialize_deletions_threshold=0.0
             )
             self.refresh()
             # No other writer is at work, so that files of no version are nobody's.
-            freed = self._dataset.cleanup_old_versions(
+            freed = self.dataset.cleanup_old_versions(
                 older_than=timedelta(0), delete_unverified=True
             )
         return int(freed.bytes_removed)
@@ -259,17 +253,17 @@ class GalleryStore:
             yield
 
     def _write(self, table: Any, *, replacing: bool, write: WriteFragments) -> None:
-        new = [name for name in table.column_names if name not in self._dataset.schema.names]
+        new = [name for name in table.column_names if name not in self.dataset.schema.names]
         if new:
-            self._dataset.add_columns(pa.schema([table.schema.field(name) for name in new]))
-        ordered = table.select(self._dataset.schema.names)
+            self.dataset.add_columns(pa.schema([table.schema.field(name) for name in new]))
+        ordered = table.select(self.dataset.schema.names)
         if replacing:
-            merge = self._dataset.merge_insert("id")
+            merge = self.dataset.merge_insert("id")
             merge.when_matched_update_all().when_not_matched_insert_all().execute(ordered)
         else:
-            added = lance.LanceOperation.Append(write(ordered, self._dataset))
+            added = lance.LanceOperation.Append(write(ordered, self.dataset))
             commit = lance.LanceDataset.commit
-            self._dataset = commit(self._dataset, added, read_version=self.version)
+            self.dataset = commit(self.dataset, added, read_version=self.version)
 
     def _rows_of(self, ids: Sequence[str]) -> IntArray:
         rows: IntArray = self._matching(ids, ["row"]).column("row").to_numpy()
@@ -281,12 +275,12 @@ class GalleryStore:
         found: list[IntArray] = []
         start = 0
         with damage_named(self.folder):
-            for batch in self._dataset.to_batches(columns=["id"]):
+            for batch in self.dataset.to_batches(columns=["id"]):
                 mask = pc.is_in(batch.column("id"), value_set=wanted)
                 found.append(start + np.flatnonzero(mask.to_numpy(zero_copy_only=False)))
                 start += batch.num_rows
             offsets = np.concatenate([np.empty(0, np.int64), *found])
-            return self._dataset.take(offsets.tolist(), columns=columns)
+            return self.dataset.take(offsets.tolist(), columns=columns)
 
     def records(self, table: Any) -> list[Record]:
         """Turn rows of the dataset into records."""

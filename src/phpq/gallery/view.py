@@ -8,14 +8,15 @@ are shown. No torch.
 from __future__ import annotations
 
 import threading
-from collections import Counter, OrderedDict
-from collections.abc import Callable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import islice
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
+from cachetools import LRUCache
 
 from phpq.codes import (
     CodeArray,
@@ -43,7 +44,6 @@ from phpq.gallery.shards import (
 from phpq.gallery.store import GalleryStore
 from phpq.hits import Found, Hit
 
-T = TypeVar("T")
 _READ_ROWS = 8192  # records that are read at once
 _KEPT = 8  # answers that are kept, such as the map
 _KNOWN = 50_000  # ids whose places are kept, about 200 bytes each
@@ -82,8 +82,8 @@ class GalleryView:
         self.codebooks = codebooks
         self._parts = (shards or LocalShards()).open(store, codebooks)
         self._edges = self._parts.edges
-        self._known: OrderedDict[str, tuple[int, int]] = OrderedDict()  # place and offset by id
-        self._kept = Recent(_KEPT)
+        self._known: LRUCache[str, tuple[int, int]] = LRUCache(_KNOWN)  # place and offset by id
+        self.remember = Recent(_KEPT).get  # what was made for a key before, or is made now
         self._lock = threading.Lock()
 
     def __len__(self) -> int:
@@ -174,10 +174,6 @@ class GalleryView:
         offsets = [np.empty(0, np.int64), *(found[shard].offsets for shard in sorted(found))]
         return self._glances(np.concatenate(offsets)), total
 
-    def remember(self, key: object, make: Callable[[], T]) -> T:
-        """Return what `make` made for this key before, or makes now."""
-        return self._kept.get(key, make)
-
     def query_of(self, record: Record) -> FloatArray:
         """Return what an image is compared by, (D,) float32: its embedding if kept, or its code."""
         kept = record.embedding
@@ -267,8 +263,6 @@ class GalleryView:
                 records, located.places.tolist(), located.offsets.tolist(), strict=True
             ):
                 self._known[record.id] = (place, offset)
-            while len(self._known) > _KNOWN:
-                self._known.popitem(last=False)
         return records
 
     def _offsets(self, places: IntArray) -> IntArray:

@@ -105,11 +105,9 @@ class Views:
 
     def _load_newest(self) -> GalleryView:
         """Load the newest version; again if a writer removed it while it was read."""
-        for attempt in range(_ATTEMPTS):
+        for _ in range(_ATTEMPTS - 1):
             try:
                 return self._load()
             except FormatError:
-                if attempt == _ATTEMPTS - 1:
-                    raise
                 time.sleep(_PAUSE)
-        raise AssertionError
+        return self._load()

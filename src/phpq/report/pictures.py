@@ -70,14 +70,10 @@ def hit_rows(
     gallery_labels: IntArray,
     class_names: Sequence[str],
 ) -> tuple[HitRow, ...]:
-    """Name and judge the hits of some queries.
+    """Name and judge the hits of some queries, given by their numbers among all query images.
 
-    Args:
-        ids: (Q, k) the rows that a search with these queries found; -1 is none.
-        queries: (Q,) their numbers among all query images.
-        query_labels: (all queries,) integers, indices into `class_names`.
-        gallery_labels: (N,) integers.
-        class_names: Name of each label.
+    `ids` (Q, k) are the rows that a search with these queries found; -1 is none. Labels, of all
+    queries and of the gallery, are indices into `class_names`.
     """
     if len(queries) != len(ids):
         raise ShapeError(
@@ -123,13 +119,12 @@ def draw_hits(
         draw.text((left + column * step, _MARGIN), str(column + 1), font=font, fill=_FAINT)
     for number, row in enumerate(rows):
         y = top + number * row_height
-        _draw_tile(canvas, query_image(row.query), (_MARGIN, y), tile=tile, right=None)
-        _draw_name(draw, row.query_class, (_MARGIN, y + tile + 4), width=tile, font=font)
+        query = query_image(row.query)
+        _draw_tile(canvas, query, row.query_class, (_MARGIN, y), tile=tile, right=None)
         hits = zip(row.hits, row.hit_classes, row.right, strict=True)
         for column, (hit, name, right) in enumerate(hits):
-            x = left + column * step
-            _draw_tile(canvas, gallery_image(hit), (x, y), tile=tile, right=right)
-            _draw_name(draw, name, (x, y + tile + 4), width=tile, font=font)
+            corner = (left + column * step, y)
+            _draw_tile(canvas, gallery_image(hit), name, corner, tile=tile, right=right)
     return _png(canvas)
 
 
@@ -153,27 +148,24 @@ def _png(image: Image) -> bytes:
 
 
 def _draw_tile(
-    canvas: Image, image: Image, corner: tuple[int, int], *, tile: int, right: bool | None
+    canvas: Image, image: Image, name: str, place: tuple[int, int], *, tile: int, right: bool | None
 ) -> None:
-    """Paste one image in its frame; `right` is None for the query, which is not judged."""
+    """Paste one image in its frame, its name below; `right` is None for a query: not judged."""
     from PIL import ImageDraw, ImageOps
 
     colour = _NEUTRAL if right is None else _RIGHT if right else _WRONG
     inner = tile - 2 * _FRAME
-    x, y = corner
+    x, y = place
     canvas.paste(colour, (x, y, x + tile, y + tile))
     canvas.paste(ImageOps.fit(image.convert("RGB"), (inner, inner)), (x + _FRAME, y + _FRAME))
+    draw, font = ImageDraw.Draw(canvas), _font(_TEXT)
+    for number, line in enumerate(_wrap(name.replace("_", " "), width=tile, font=font)):
+        draw.text((x, y + tile + 4 + number * (_TEXT + 3)), line, font=font, fill=_INK)
     if right is not None:
-        draw, side = ImageDraw.Draw(canvas), max(16, tile // 5)
+        side = max(16, tile // 5)
         draw.rectangle((x + tile - side, y, x + tile - 1, y + side - 1), fill=colour)
         centre = (x + tile - side / 2, y + side / 2)
         draw.text(centre, _TICK if right else _CROSS, font=_font(side), fill="white", anchor="mm")
-
-
-def _draw_name(draw: Any, name: str, corner: tuple[int, int], *, width: int, font: Any) -> None:
-    x, y = corner
-    for number, line in enumerate(_wrap(name.replace("_", " "), width=width, font=font)):
-        draw.text((x, y + number * (_TEXT + 3)), line, font=font, fill=_INK)
 
 
 def _wrap(text: str, *, width: int, font: Any) -> list[str]:
@@ -205,17 +197,12 @@ def plot_curves(
     y_range: tuple[float, float] | None = None,
     wide: bool = False,
 ) -> bytes:
-    """Draw a line for each name; a name with one point is a mark.
+    """Draw a line, y by x, for each name in the legend; a name with one point is a mark.
 
-    Args:
-        curves: Name in the legend -> y by x.
-        title: Above the picture.
-        labels: Of the x axis and of the y axis.
-        strong: The name that stands out.
-        x_axis: "ticks" marks every x that occurs, on a logarithmic axis if they span a factor of
-            20; "log" and "linear" leave the ticks to matplotlib.
-        y_range: Ends of the y axis; None fits them to the points.
-        wide: A larger picture with its legend beside it, for many names.
+    Labels are those of the x axis and of the y axis; the name `strong` stands out. `x_axis` "ticks"
+    marks every x that occurs, on a logarithmic axis if they span a factor of 20; "log" and "linear"
+    leave the ticks to matplotlib. `y_range` are the ends of the y axis; None fits them to the
+    points. `wide` is a larger picture with its legend beside it, for many names.
     """
     _require(curves)
     figure, (axes,) = _new_figure(1, 1, size=(8.2, 4.6) if wide else (5.6, 3.9))
@@ -243,18 +230,8 @@ def plot_curves(
 
 # What an epoch records besides the terms of its loss, see `phpq.training`.
 _COLUMNS = (
-    "epoch",
-    "loss",
-    "learning_rate",
-    "seconds",
-    "images_per_second",
-    "distinct_codes",
-    "dead_codewords",
-    "entropy_bits",
-    "collapsing",
-    "map",
-    "map_learned",
-    "gallery_distinct_codes",
+    "epoch loss learning_rate seconds images_per_second distinct_codes dead_codewords entropy_bits "
+    "collapsing map map_learned gallery_distinct_codes"
 )
 
 
@@ -264,7 +241,7 @@ def plot_training(rows: Sequence[Mapping[str, Any]]) -> bytes:
     Takes the rows of metrics.jsonl, each with "epoch"; a value that a row lacks is left out.
     """
     _require(rows)
-    terms = [name for name in rows[0] if name not in _COLUMNS]  # of the method's loss
+    terms = [name for name in rows[0] if name not in _COLUMNS.split()]  # of the method's loss
     panels: tuple[tuple[str, str, tuple[str, ...]], ...] = (
         ("Loss", "loss", ("loss", *terms)),
         ("MAP of the evaluated epochs", "MAP, %", ("map",)),

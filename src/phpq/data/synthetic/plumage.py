@@ -222,12 +222,9 @@ def plumage(
 ) -> Dataset:
     """Make a data set of drawn birds; the images are drawn when they are read.
 
-    Args:
-        num_species: From 2 to 20,000; each run of four is a family of look-alikes.
-        images_per_species: Training images of each species.
-        test_per_species: Test images of each species, besides those.
-        size: Side of an image in pixels, from 16 to 1,024.
-        seed: Another seed draws other species and other scenes.
+    There are 2 to 20,000 species; each run of four is a family of look-alikes. Each has so many
+    training images, and so many test images besides, with a side of 16 to 1,024 pixels. Another
+    seed draws other species and other scenes.
     """
     limits = {
         "num_species": (num_species, 2, MOST_SPECIES),
