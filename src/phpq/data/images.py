@@ -33,10 +33,7 @@ class ImageReader(Protocol):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class LabelledImages:
-    """N images with a class each. Any selection of them is again such a set.
-
-    A class may have no image here; `Dataset` is stricter.
-    """
+    """N images with a class each; any selection is again such a set. A class may be empty."""
 
     name: str  # for messages and reports, as in "birds/train"
     ids: tuple[str, ...]  # N, unique; for files the path relative to the data set's root

@@ -65,10 +65,7 @@ def column_name(name: str) -> str:
 
 
 def checked_codes(table: Any, num_codebooks: int) -> tuple[IntArray, CodeArray]:
-    """Return the numbers (n,) int64 and codes (n, M) uint8 of a table of row, code and check.
-
-    A `ValueError` if a code is missing or not what was written.
-    """
+    """Return numbers (n,) int64 and codes (n, M) uint8; a `ValueError` for damaged ones."""
     if any(table.column(name).null_count for name in ("row", "code", "check")):
         raise ValueError("codes are missing")
     rows: IntArray = table.column("row").to_numpy()

@@ -98,10 +98,7 @@ class GalleryStore:
 
     @classmethod
     def open(cls, folder: Path, *, version: int | None = None) -> GalleryStore:
-        """Open the newest version, or the one that is named.
-
-        A `FormatError` if it is no gallery, damaged, or holds another model's codes.
-        """
+        """Open the newest or a named version; a `FormatError` if damaged or another model's."""
         manifest = read_manifest(folder)
         seen = newest_seen(folder)  # first: a writer may commit while the dataset is opened
         with damage_named(folder):

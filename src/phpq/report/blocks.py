@@ -141,10 +141,7 @@ def render_markdown(report: Report) -> str:
 
 
 def write_report(path: Path, report: Report) -> None:
-    """Write the HTML page, into a folder that is made where need be.
-
-    A reader sees the old file or the new one, never half of it.
-    """
+    """Write the HTML page in one atomic step, into a folder that is made where need be."""
     text = render_html(report)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)

@@ -98,10 +98,7 @@ def draw_hits(
     gallery_image: Callable[[int], Image],
     tile: int = 112,
 ) -> bytes:
-    """Draw at least one row of `hit_rows`, with images by number in any size; returns a PNG.
-
-    `tile` is the side of an image in the picture, pixels.
-    """
+    """Draw at least one row of `hit_rows`, each image `tile` pixels wide; returns a PNG."""
     from PIL import Image, ImageDraw
 
     if not rows:

@@ -272,10 +272,7 @@ def open_plumage(options: str = "", *, seed: int = 0) -> Dataset:
 
 
 def mark_mask(images: LabelledImages, index: int) -> NDArray[np.bool_]:
-    """Find the pixels of all marks of a drawn image, those left plain included.
-
-    Takes plumage or a subset of it; returns (size, size) bool, true where a mark may be.
-    """
+    """Return (size, size) bool: where plumage has marks, those left plain included."""
     reader = images.reader
     if not isinstance(reader, PlumageReader):
         raise DataError(f"{images.name!r} is not plumage: only drawn birds have known marks.")
@@ -288,10 +285,7 @@ def mark_mask(images: LabelledImages, index: int) -> NDArray[np.bool_]:
 
 
 def write_plumage(folder: Path, dataset: Dataset) -> Path:
-    """Write a plumage data set as PNG files `train/<species>/<number>.png` and `test/...`.
-
-    Files of the same name are replaced. Returns `folder`.
-    """
+    """Write plumage as PNGs `train/<species>/<number>.png` and `test/...`; returns `folder`."""
     for images in (dataset.train, dataset.test):
         for index, name in enumerate(images.ids):
             path = folder / name

@@ -71,10 +71,7 @@ class Species:
 
 
 def draw_species(num_species: int, *, seed: int) -> tuple[Species, ...]:
-    """Invent species, no two with the same marks; each run of four is a family.
-
-    More species of one seed leave the first ones as they are.
-    """
+    """Invent species of distinct marks, four to a family; a longer list begins the same."""
     if not 1 <= num_species <= MOST_SPECIES:
         raise DataError(f"num_species={num_species} must be from 1 to {MOST_SPECIES}.")
     rng = random.Random(f"plumage species {seed}")
