@@ -31,7 +31,7 @@ from scipy.stats import rankdata
 
 from phpq.codes import CodeArray, FloatArray, score_codes
 from phpq.data import Dataset, LabelledImages, decode_square, mark_mask
-from phpq.data.augment import Views
+from phpq.data.batches import Views
 from phpq.demo import FULL
 from phpq.explain.heatmap import Evidence, cell_offsets, fuse_levels, match_evidence
 from phpq.model import Model, Network, build_method, load

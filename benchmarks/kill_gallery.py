@@ -33,8 +33,8 @@ from PIL import Image
 from phpq.codes import Codebooks, FloatArray
 from phpq.config import DataConfig
 from phpq.gallery import GalleryStore, Record, ingest, verify_store
+from phpq.gallery._part import batches, find_part
 from phpq.gallery.folder import new_manifest
-from phpq.gallery.part import batches, find_part
 
 BOOKS, SIZE, SUB_DIM = 2, 16, 3
 NAMES = 400  # ids that there are: changes meet each other

@@ -180,7 +180,7 @@ def measure_gallery(rows: int, books: int) -> dict[str, Any]:
 
 def measure_open(path: Path) -> dict[str, Any]:
     """Open a gallery as a search does: read and check all codes, and build the index."""
-    from phpq.gallery.part import find_part
+    from phpq.gallery._part import find_part
     from phpq.gallery.store import GalleryStore
 
     store = GalleryStore.open(path)

@@ -3,7 +3,7 @@
 N rows of C classes, r = N / C rows a class, M bytes a code:
 
     distinct codes   G(N, r) = C d(r), d being one curve for all sizes (log-log between its points)
-    memory           phpq.index.layout.index_bytes(N, G): exact, given G
+    memory           phpq.index.engine.part_layout(N, G): exact, given G
     search           T(N, r) = t0(r) + c(r) N: for each r straight from one measured size to the
                      next, and straight on beyond the last; between numbers of r by logarithms
 
@@ -19,7 +19,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from phpq.index.layout import index_bytes, most_bytes
+from phpq.index.engine import most_bytes, part_layout
 
 RANDOM = 0  # "rows a class" of codes that never repeat
 CHECKED = 10_000_000  # what is larger is predicted from what is not
@@ -95,7 +95,8 @@ class CostModel:
     def memory_bytes(self, rows: float, rows_per_class: float) -> int:
         """Return the bytes of an index."""
         distinct = round(self.distinct(rows, rows_per_class))
-        return index_bytes(round(rows), distinct, num_codebooks=self.num_codebooks)
+        layout = part_layout(round(rows), distinct, num_codebooks=self.num_codebooks)
+        return layout.memory_bytes
 
     def most_bytes(self, rows: float) -> int:
         """Return what an index takes at most, however its codes repeat."""

@@ -291,7 +291,7 @@ def overload(gallery: Path, ask: Ask, *, clients: int, seconds: float) -> dict[s
 def reload_during_writes(folder: Path, *, seconds: float, backbone: str) -> dict[str, Any]:
     """Move a whole gallery from generation to generation while clients read all of it."""
     from phpq.gallery import Record
-    from phpq.gallery.part import find_part
+    from phpq.gallery._part import find_part
     from phpq.gallery.store import GalleryStore
 
     gallery = make_gallery(folder, GENERATION_ROWS, backbone=backbone)

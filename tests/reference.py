@@ -10,7 +10,7 @@ from fractions import Fraction
 import numpy as np
 
 from phpq.codes import CodeArray, Codebooks, FloatArray, IntArray
-from phpq.evaluation.ranking import TieGroups
+from phpq.evaluation._ranking import TieGroups
 
 
 def random_codebooks(

@@ -7,7 +7,7 @@ import torch
 
 from phpq.codes import CodeArray, FloatArray
 from phpq.config import override, with_bits
-from phpq.methods.shallow import ShallowMethod
+from phpq.methods._shallow import ShallowMethod
 from phpq.model import build_method
 from tiny_runs import CLASSES, tiny_config
 

@@ -19,13 +19,12 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("_version", "errors", "hits"),
     ("config", "files"),
     ("codes", "recipes"),
-    ("binary_codes",),
     ("data", "index", "report"),
     ("evaluation",),
     ("model",),
     ("gallery", "methods"),
     ("cluster", "explain", "training"),
-    ("api", "client", "describe"),
+    ("api", "client"),
     ("demo", "reproduce", "serve"),
     ("cli",),
     ("__main__",),
@@ -34,7 +33,6 @@ LAYER_OF = {part: number for number, layer in enumerate(LAYERS) for part in laye
 
 # These must be usable, testable and fast to import without torch.
 WITHOUT_TORCH = (
-    "binary_codes",
     "cli",
     "client",
     "cluster",
@@ -97,6 +95,16 @@ def test_imports_point_to_lower_layers(path: Path) -> None:
             continue
         other = part_of(module)
         assert other == part or LAYER_OF[other] < LAYER_OF[part], f"{part} imports {module}"
+
+
+@pytest.mark.parametrize("path", MODULES, ids=name_of)
+def test_private_modules_are_used_in_their_package_only(path: Path) -> None:
+    own = part_of(name_of(path))
+    for module in imported(syntax(path), deep=True):
+        if module.startswith("phpq.") and any(
+            word.startswith("_") for word in module.split(".")[2:]
+        ):
+            assert part_of(module) == own, f"{name_of(path)} imports {module}"
 
 
 @pytest.mark.parametrize("path", MODULES, ids=name_of)
@@ -168,8 +176,8 @@ def has_logic(path: Path) -> bool:
 @pytest.mark.parametrize("path", [path for path in MODULES if has_logic(path)], ids=name_of)
 def test_every_module_has_its_tests(path: Path) -> None:
     folder = ROOT / "tests" / path.relative_to(SOURCE).parent
-    name = path.stem
-    if name == "__init__":  # a package's own door: tests/cli/test_cli.py
+    name = path.stem.removeprefix("_")
+    if path.stem == "__init__":  # a package's own door: tests/cli/test_cli.py
         name = path.parent.name if path.parent != SOURCE else "public_api"
     assert (folder / f"test_{name}.py").is_file()
 

@@ -6,7 +6,7 @@ import faiss
 import numpy as np
 import pytest
 
-from phpq.binary_codes import hamming_distances, pack_signs, sign_codebooks
+from phpq.codes import hamming_distances, pack_signs, sign_codebooks
 from phpq.errors import ShapeError
 from phpq.index import CodeIndex
 

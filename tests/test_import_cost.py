@@ -38,7 +38,7 @@ def test_help_is_light() -> None:
 def test_evaluation_and_bad_input_need_no_torch() -> None:
     code = """
 import phpq
-import phpq.evaluation.run, phpq.describe, phpq.index
+import phpq.evaluation.run, phpq.api, phpq.index
 try:
     phpq.train("no/such/folder")
 except phpq.PhpqError:

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from phpq.index.layout import index_bytes
+from phpq.index.engine import part_layout
 
 ROOT = Path(__file__).parents[1]
 GUIDE = ROOT / "docs" / "guides" / "scale.md"
@@ -67,7 +67,7 @@ def test_what_was_measured_is_what_the_formulas_are_about(model: ModuleType) -> 
     assert {10**6, 10**7, 10**8} <= rows
     fitted = model.CostModel.fit(data["cases"], data["m"])
     for case in data["cases"]:
-        exact = index_bytes(case["rows"], case["distinct"], num_codebooks=case["m"])
+        exact = part_layout(case["rows"], case["distinct"], num_codebooks=case["m"]).memory_bytes
         assert case["memory_bytes"] == exact
         where = (case["rows"], case["rows_per_class"])
         # Where more rows took less time, the longer one counts.

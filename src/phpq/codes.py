@@ -3,9 +3,11 @@
 Float embeddings (N, D) go in; codes (N, M) uint8, one byte per sub-vector, come out. A query
 becomes an M x K table, and the score of a code (the paper's AQD) is the sum of the M entries it
 picks.
-"""
 
-from __future__ import annotations
+Binary codes are product codes: eight bits are one codebook of all 256 sign patterns. Their inner
+product is `bits - 2 * Hamming distance`, so that a hashing method is stored, searched and measured
+by the same code. Sums of ones are exact in float32: equal distances give equal scores.
+"""
 
 import hashlib
 from collections.abc import Iterator
@@ -22,6 +24,7 @@ CodeArray = NDArray[np.uint8]
 IntArray = NDArray[np.int64]
 QueryNorm = Literal["unit", "raw"]
 
+BITS_PER_BOOK = 8  # of a binary code
 _BLOCK_ROWS = 1024  # rows of one matrix product with the codewords
 _SETTLE_ROWS = 2048  # close candidates compared at once
 _UNIT_TOLERANCE = 1e-3  # float16 weights pass, unnormalised codewords do not
@@ -318,3 +321,36 @@ def seen_as(value: Any) -> str:
     if isinstance(value, np.ndarray):
         return f"an array of shape {value.shape} and dtype {str(value.dtype)!r}"
     return f"a {type(value).__name__!r}"
+
+
+def sign_codebooks(bits: int) -> Codebooks:
+    """Return codebooks whose codes are packed signs: bit j of a byte is 1 for a positive sign.
+
+    Codewords are (bits / 8, 256, 8) of -1 and +1. Search with `query_norm="raw"`.
+    """
+    if bits < BITS_PER_BOOK or bits % BITS_PER_BOOK:
+        raise ShapeError(
+            f"bits={bits!r} is not allowed for a binary code; use a multiple of {BITS_PER_BOOK}."
+        )
+    bytes_ = np.arange(256, dtype=np.uint8)[:, None]
+    patterns = 2.0 * np.unpackbits(bytes_, axis=1, bitorder="little") - 1
+    books = np.broadcast_to(patterns.astype(np.float32), (bits // BITS_PER_BOOK, 256, 8))
+    return Codebooks(books, unit=False)
+
+
+def pack_signs(values: FloatArray) -> CodeArray:
+    """Pack the signs of (N, bits) floats into (N, bits / 8) uint8, as `sign_codebooks` does."""
+    bits = check_embeddings("values", values) >= 0
+    if bits.shape[1] % BITS_PER_BOOK:
+        raise ShapeError(
+            f"values has {bits.shape[1]} columns; expected a multiple of {BITS_PER_BOOK}."
+        )
+    return np.packbits(bits, axis=1, bitorder="little")
+
+
+def hamming_distances(queries: CodeArray, gallery: CodeArray) -> IntArray:
+    """Count differing bits of codes (Q, bytes) and (N, bytes): (Q, N) int64."""
+    check_codes("queries", queries)
+    check_codes("gallery", gallery, queries.shape[1])
+    differing = np.bitwise_count(queries[:, None] ^ gallery[None])
+    return np.asarray(differing.sum(axis=2, dtype=np.int64))

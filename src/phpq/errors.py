@@ -3,8 +3,6 @@
 The command line turns any of them into one message on stderr and exit code 2; a server into a 4xx.
 """
 
-from __future__ import annotations
-
 import difflib
 from collections.abc import Iterable
 

@@ -1,7 +1,5 @@
 """Files that appear whole or not at all: a crash leaves the old one or the new one, never half."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

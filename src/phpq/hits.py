@@ -3,8 +3,6 @@
 Plain data: no numpy, so that a client of a server needs none.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass

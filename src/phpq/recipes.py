@@ -3,8 +3,6 @@
 A command line, arguments or a data set in, a `RunConfig` out. No torch.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path

@@ -56,7 +56,7 @@ def test_an_error_is_one_message_and_ctrl_c_is_130(monkeypatch: pytest.MonkeyPat
         def describe(**_: object) -> dict[str, object]:
             raise error
 
-        monkeypatch.setattr("phpq.describe.describe_machine", describe)
+        monkeypatch.setattr("phpq.api.describe_machine", describe)
 
     fail(ConfigError("a [red] and\na long " + "x" * 200))
     outcome = phpq("info")

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from command_line import phpq, tiny_toml
-from phpq.cli.launch import NAMES, find_group
+from phpq.cli._launch import NAMES, find_group
 from phpq.data import write_plumage
 from phpq.errors import ConfigError
 from phpq.evaluation.history import read_rows

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from phpq.config import DataConfig
-from phpq.data.augment import PARAMETERS, Views, draw_augmentations
+from phpq.data.batches import PARAMETERS, Views, draw_augmentations
 from reference import bilinear_loop
 
 SIDE = 16

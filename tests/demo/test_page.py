@@ -13,9 +13,10 @@ from PIL import Image
 from phpq.demo import QUICK, DemoResult
 from phpq.demo import page as demo_page
 from phpq.demo.page import build_page, draw_family
-from phpq.evaluation import CodeHealth, RetrievalScores, SearchTiming
 from phpq.evaluation.history import EpochScore, EpochScores
+from phpq.evaluation.metrics import CodeHealth, RetrievalScores
 from phpq.evaluation.run import Evaluation
+from phpq.evaluation.timing import SearchTiming
 from phpq.report.blocks import Figure, Table, render_html
 
 

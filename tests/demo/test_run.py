@@ -14,8 +14,12 @@ import phpq
 from phpq.data import open_dataset
 from phpq.demo import BITS, QUICK, DemoResult, run_demo
 from phpq.demo import run as module
-from phpq.evaluation import evaluate_codes, evaluate_float, evaluate_posthoc_pq
-from phpq.evaluation.protocol import LabelledEmbeddings
+from phpq.evaluation.protocol import (
+    LabelledEmbeddings,
+    evaluate_codes,
+    evaluate_float,
+    evaluate_posthoc_pq,
+)
 
 pytestmark = pytest.mark.slow  # two trainings
 

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from phpq.codes import FloatArray, IntArray
 from phpq.errors import ShapeError
+from phpq.evaluation._ranking import TieGroups, label_groups, rank_codes
 from phpq.evaluation.metrics import (
     RetrievalScores,
     average_precision_range,
@@ -21,7 +22,6 @@ from phpq.evaluation.metrics import (
     precision_at_recall,
     tie_aware_average_precision,
 )
-from phpq.evaluation.ranking import TieGroups, label_groups, rank_codes
 from phpq.index import CodeIndex
 from reference import (
     average_precision_loop,

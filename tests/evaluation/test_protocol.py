@@ -11,7 +11,7 @@ import pytest
 
 from phpq.codes import FloatArray, normalise_sub_vectors
 from phpq.errors import ShapeError
-from phpq.evaluation import (
+from phpq.evaluation.protocol import (
     LabelledEmbeddings,
     evaluate_codes,
     evaluate_float,

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from phpq.codes import FloatArray, IntArray, score_codes
 from phpq.errors import ShapeError
-from phpq.evaluation.ranking import (
+from phpq.evaluation._ranking import (
     TieGroups,
     label_groups,
     rank_codes,
@@ -86,7 +86,7 @@ def test_blocks_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
 
     whole = rank()
     assert flatten([rank_scores(queries @ gallery.T, labels, gallery_labels)]) == whole
-    monkeypatch.setattr("phpq.evaluation.ranking._BLOCK_SCORES", 45)
+    monkeypatch.setattr("phpq.evaluation._ranking._BLOCK_SCORES", 45)
     assert rank() == whole
 
 

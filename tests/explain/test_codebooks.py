@@ -6,8 +6,7 @@ import math
 import numpy as np
 import pytest
 
-from phpq.binary_codes import sign_codebooks
-from phpq.codes import CodeArray, Codebooks, QueryNorm
+from phpq.codes import CodeArray, Codebooks, QueryNorm, sign_codebooks
 from phpq.errors import ConfigError, ShapeError
 from phpq.explain import CodebookUsage, codebook_shares, project_codes, sample_rows, signed_parts
 from phpq.index import CodeIndex

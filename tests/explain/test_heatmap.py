@@ -13,11 +13,10 @@ from PIL import Image
 from scipy.ndimage import distance_transform_edt
 from torch import Tensor, nn
 
-from phpq.binary_codes import sign_codebooks
-from phpq.codes import CodeArray, Codebooks, FloatArray, score_codes
+from phpq.codes import CodeArray, Codebooks, FloatArray, score_codes, sign_codebooks
 from phpq.config import DataConfig
 from phpq.data import Dataset, LabelledImages, decode_square, mark_mask
-from phpq.data.augment import Views
+from phpq.data.batches import Views
 from phpq.data.synthetic.plumage import PlumageReader
 from phpq.data.synthetic.species import draw_species
 from phpq.errors import ShapeError

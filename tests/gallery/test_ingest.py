@@ -16,8 +16,8 @@ from made_up_galleries import FakeModel, make_store
 from phpq.data.places import Origin, RemoteFile, content_hash
 from phpq.errors import BadImageError, DataError
 from phpq.gallery import AddReport, GalleryStore, ingest
+from phpq.gallery._part import batches
 from phpq.gallery.ingest import Encoded, Ingest, encode_again, encode_items
-from phpq.gallery.part import batches
 from phpq.gallery.records import Record
 from phpq.gallery.sources import Item, Source
 from phpq.gallery.store import write_here

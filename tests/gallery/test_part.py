@@ -10,7 +10,7 @@ import pytest
 from made_up_galleries import make_record, make_store
 from phpq.errors import ConfigError, FormatError
 from phpq.gallery import GalleryStore
-from phpq.gallery.part import batches, find_part, part_bounds
+from phpq.gallery._part import batches, find_part, part_bounds
 
 
 def shuffled_store(folder: Path) -> GalleryStore:

@@ -17,8 +17,8 @@ from made_up_galleries import make_record, make_store
 from phpq.data import write_plumage
 from phpq.errors import FormatError
 from phpq.gallery import Gallery, GalleryStore, Record, verify_store
+from phpq.gallery._part import batches, find_part
 from phpq.gallery.folder import IMAGES, MANIFEST
-from phpq.gallery.part import batches, find_part
 from phpq.gallery.repair import verify_gallery
 from phpq.model.weights import write_safetensors
 from tiny_runs import tiny_birds, tiny_network

@@ -15,7 +15,7 @@ from made_up_galleries import BOOKS, SIZE, make_codebooks, make_queries, make_re
 from phpq.codes import FloatArray
 from phpq.errors import ConfigError, UnknownNameError
 from phpq.gallery import Gallery, GalleryStore
-from phpq.gallery.part import batches, find_part
+from phpq.gallery._part import batches, find_part
 from phpq.gallery.shards import (
     LocalShards,
     Names,

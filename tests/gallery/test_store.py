@@ -15,8 +15,8 @@ import pytest
 from made_up_galleries import make_codebooks, make_record, make_store
 from phpq.errors import ConfigError, DataError, FormatError
 from phpq.gallery import GalleryStore
+from phpq.gallery._part import batches, find_part
 from phpq.gallery.folder import HINT, IMAGES, MANIFEST, new_manifest
-from phpq.gallery.part import batches, find_part
 from phpq.gallery.records import to_table
 from phpq.gallery.store import write_at, write_here
 
@@ -202,7 +202,7 @@ def test_codes_are_read_in_blocks(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     store.put([make_record("n5", 40)])  # replaced: it comes last
     whole = find_part(store)
     expected = whole.codes()
-    monkeypatch.setattr("phpq.gallery.part._SCAN_ROWS", 4)
+    monkeypatch.setattr("phpq.gallery._part._SCAN_ROWS", 4)
     blocks = find_part(GalleryStore.open(tmp_path / "g"))
     assert len(blocks.codes()) == 12
     np.testing.assert_array_equal(blocks.rows, whole.rows)

@@ -53,7 +53,7 @@ def test_any_index_equals_the_full_scan(data: st.DataObject, seed: int, books: i
         # Small limits, so that a few rows go through several parts and the cells.
         most = data.draw(st.sampled_from([7, 50, 1 << 31]), "rows of a part")
         patch.setattr("phpq.index.engine._PART_ROWS", most)
-        patch.setattr("phpq.index.layout.CELL_GROUPS", data.draw(st.sampled_from([0, 8]), "cells"))
+        patch.setattr("phpq.index.engine.CELL_GROUPS", data.draw(st.sampled_from([0, 8]), "cells"))
         index = CodeIndex(codebooks, codes)
     assert len(index) == count
     np.testing.assert_array_equal(index.codes(), codes)
@@ -98,7 +98,7 @@ def test_tables_of_any_size_are_compared_safely(scale: float) -> None:
 def test_rounding_never_hides_a_row(books: int, monkeypatch: pytest.MonkeyPatch) -> None:
     # Scores that differ in the last bits only, where float32 sums go up or down by more than the
     # entries differ: a bound without a margin loses rows here.
-    monkeypatch.setattr("phpq.index.layout.CELL_GROUPS", 0)
+    monkeypatch.setattr("phpq.index.engine.CELL_GROUPS", 0)
     rng = np.random.default_rng(books)
     codebooks = random_codebooks(rng, num_codebooks=books, codebook_size=16)
     codes = rng.integers(0, 16, (6000, books)).astype(np.uint8)

@@ -7,7 +7,7 @@ import pytest
 
 from phpq.codes import Codebooks, group_codes
 from phpq.index import CodeIndex
-from phpq.index.layout import index_bytes, most_bytes, part_layout
+from phpq.index.engine import most_bytes, part_layout
 
 
 @pytest.mark.parametrize("books", [1, 2, 3, 8])
@@ -19,7 +19,8 @@ def test_predicted_bytes_are_the_bytes_of_the_index(books: int, kinds: int) -> N
     words = np.tile(np.eye(16, dtype=np.float32), (books, 1, 1))
     index = CodeIndex(Codebooks(words), codes)
     distinct = len(group_codes(codes).sizes)
-    predicted = index_bytes(6000, distinct, num_codebooks=books, codebook_size=16)
+    layout = part_layout(6000, distinct, num_codebooks=books, codebook_size=16)
+    predicted = layout.memory_bytes
     assert predicted == index.memory_bytes()
 
 
@@ -35,7 +36,3 @@ def test_the_promised_limit_holds_for_any_number_of_distinct_codes(books: int) -
     assert max(layout.memory_bytes for layout in layouts) > most / 2
     assert {layout.grouped for layout in layouts} == {True, False}
     assert layouts[0].memory_bytes == 4 * rows + books + 8  # row numbers, one code, two places
-
-
-def test_no_rows_take_nothing() -> None:
-    assert index_bytes(0, 0, num_codebooks=8) == 0

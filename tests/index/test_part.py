@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from phpq.index.part import build_part, part_bytes, part_codes, restrict_part
+from phpq.index._part import build_part, part_bytes, part_codes, restrict_part
 
 
 @pytest.mark.parametrize("used", [2, 16])
@@ -13,7 +13,7 @@ from phpq.index.part import build_part, part_bytes, part_codes, restrict_part
 def test_groups_rows_and_cells_hold_every_row_once(
     books: int, used: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("phpq.index.layout.CELL_GROUPS", 0)
+    monkeypatch.setattr("phpq.index.engine.CELL_GROUPS", 0)
     rng = np.random.default_rng(books)
     codes = rng.integers(0, used, (500, books)).astype(np.uint8)
     part = build_part(codes, 40, 16)

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from phpq.methods.asymmetric import (
+from phpq.methods._asymmetric import (
     DESCRIPTOR_LENGTH,
     AsymmetricHashing,
     Similarity,

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from phpq.errors import ConfigError
-from phpq.methods.hashing import (
+from phpq.methods._hashing import (
     HEAD_DEVIATION,
     ClassifiedHashing,
     HashingMethod,

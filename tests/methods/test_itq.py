@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from phpq.errors import ConfigError
+from phpq.methods._shallow import Numbers, principal_axes
 from phpq.methods.itq import ROUNDS, rotate_to_signs
-from phpq.methods.shallow import Numbers, principal_axes
 from shallow_features import CHANNELS, made_up_features, shallow, unit_features
 
 

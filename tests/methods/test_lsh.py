@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import torch
 
-from phpq.binary_codes import hamming_distances
+from phpq.codes import hamming_distances
 from shallow_features import CHANNELS, codes_of, made_up_features, shallow, unit_features
 
 

@@ -8,8 +8,8 @@ import torch
 
 from phpq.codes import FloatArray
 from phpq.errors import ConfigError
+from phpq.methods._shallow import principal_axes
 from phpq.methods.opq import OPQ
-from phpq.methods.shallow import principal_axes
 from shallow_features import CHANNELS, codes_of, made_up_features, shallow, unit_features
 
 

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from phpq.errors import ConfigError, NotTrainedError, ShapeError
-from phpq.methods.shallow import ShallowHashing, ShallowMethod, principal_axes
+from phpq.methods._shallow import ShallowHashing, ShallowMethod, principal_axes
 from phpq.model import build_method, load
 from phpq.model.method import TrainingSet
 from phpq.model.weights import read_safetensors, write_safetensors

@@ -10,7 +10,7 @@ import torch
 from numpy.typing import NDArray
 
 from phpq.data import decode_all
-from phpq.data.augment import Views
+from phpq.data.batches import Views
 from phpq.errors import ConfigError, FormatError, MissingExtraError
 from phpq.model import Model
 from phpq.model.checkpoint import ModelCard

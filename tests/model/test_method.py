@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 
-from phpq.binary_codes import pack_signs
+from phpq.codes import pack_signs
 from phpq.config import RECIPES, in_range, option
 from phpq.errors import ConfigError
 from phpq.model import Network, build_method

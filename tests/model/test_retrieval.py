@@ -13,7 +13,7 @@ from PIL import Image
 
 from phpq.config import DataConfig
 from phpq.data import Dataset, decode_all, open_dataset, write_plumage
-from phpq.data.augment import Views
+from phpq.data.batches import Views
 from phpq.errors import BadImageError, ConfigError, FormatError, ShapeError
 from phpq.evaluation import LabelledEmbeddings, evaluate_codes
 from phpq.model import Model, load, resolve_device

@@ -9,8 +9,7 @@ import pytest
 from PIL import Image
 
 from made_up_grids import Finished
-from phpq.binary_codes import hamming_distances
-from phpq.codes import CodeArray
+from phpq.codes import CodeArray, hamming_distances
 from phpq.data import open_dataset
 from phpq.reproduce import figures
 from phpq.reproduce.figures import draw_top10, shared_queries, time_searches

@@ -12,7 +12,7 @@ from made_up_galleries import make_record, make_store
 from phpq.errors import ConfigError
 from phpq.gallery import Gallery, GalleryStore, Record
 from phpq.gallery.view import GalleryView, Page
-from phpq.serve.answers import (
+from phpq.serve._answers import (
     answer,
     check_where,
     item,

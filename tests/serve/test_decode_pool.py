@@ -19,8 +19,8 @@ from phpq.config import DataConfig
 from phpq.data.decode import decode_square
 from phpq.errors import BadImageError
 from phpq.serve import decode_pool
+from phpq.serve._refusals import Refused
 from phpq.serve.decode_pool import DecodePool, perform, receive, send
-from phpq.serve.refusals import Refused
 from served_galleries import new_photo
 
 CONFIG = DataConfig(store_size=16, fit="squash")

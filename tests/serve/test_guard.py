@@ -13,8 +13,8 @@ from starlette.testclient import TestClient
 from starlette.types import Message, Receive
 from starlette.websockets import WebSocketDisconnect
 
-from phpq.serve import guard
-from phpq.serve.guard import (
+from phpq.serve import _guard as guard
+from phpq.serve._guard import (
     HEADERS,
     POLICY,
     Bodies,
@@ -23,7 +23,7 @@ from phpq.serve.guard import (
     check_origin,
     check_token,
 )
-from phpq.serve.refusals import Refused
+from phpq.serve._refusals import Refused
 from phpq.serve.settings import FORM_BYTES, ServerSettings
 from served_galleries import ids, photo, served
 

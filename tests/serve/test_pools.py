@@ -11,8 +11,8 @@ import pytest
 from numpy.typing import NDArray
 
 from phpq.codes import FloatArray
-from phpq.serve.pools import BoundedPool, Embedder
-from phpq.serve.refusals import Refused
+from phpq.serve._pools import BoundedPool, Embedder
+from phpq.serve._refusals import Refused
 
 
 def test_a_full_pool_refuses_at_once_and_places_come_back() -> None:

@@ -17,6 +17,7 @@ from phpq.cluster.connection import import_ray
 from phpq.errors import ConfigError
 from phpq.gallery import Gallery
 from phpq.gallery.shards import Request
+from phpq.serve._refusals import Refused
 from phpq.serve.ray_shards import (
     Dispatcher,
     RayShards,
@@ -25,7 +26,6 @@ from phpq.serve.ray_shards import (
     _wait_for_shards,
     ray_shards,
 )
-from phpq.serve.refusals import Refused
 from phpq.serve.settings import Sharding
 from served_galleries import TOKEN, copy_gallery, ids, new_photo, served
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from phpq import errors
-from phpq.serve.refusals import (
+from phpq.serve._refusals import (
     Refused,
     busy,
     describe_invalid,

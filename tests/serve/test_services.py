@@ -18,7 +18,7 @@ from phpq.errors import BadImageError
 from phpq.gallery import Gallery, GalleryStore
 from phpq.gallery.view import Page
 from phpq.gallery.views import Views
-from phpq.serve.refusals import Refused
+from phpq.serve._refusals import Refused
 from phpq.serve.services import Follower, Metrics, Services
 from phpq.serve.settings import ServerSettings
 from served_galleries import new_photo, photo, shared_gallery

@@ -15,7 +15,7 @@ from phpq.gallery import GalleryStore
 from phpq.gallery.shards import Request, Search, Shards
 from phpq.gallery.view import GalleryView, Page
 from phpq.gallery.views import Views
-from phpq.serve.refusals import Refused
+from phpq.serve._refusals import Refused
 from phpq.serve.services import Follower
 from phpq.serve.settings import Sharding
 from phpq.serve.shard_replica import ShardHost, application_name, deployment_name

@@ -13,7 +13,7 @@ import torch
 from torch import nn
 
 from phpq.config import RunConfig, TrainingConfig
-from phpq.data.augment import draw_augmentations
+from phpq.data.batches import draw_augmentations
 from phpq.model import Network, build_method
 from phpq.model.network import phpq_loss
 from phpq.training.distributed import ALONE, Group

@@ -74,8 +74,8 @@ class _Group(TyperGroup):
 
     def invoke(self, ctx: Any) -> Any:
         """Run the command that was asked for."""
-        from phpq.cli.launch import MISUSE, rank0_reports
-        from phpq.cli.output import print_error
+        from phpq.cli._console import print_error
+        from phpq.cli._launch import MISUSE, rank0_reports
         from phpq.errors import PhpqError
 
         try:

@@ -8,9 +8,17 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from phpq.cli._console import (
+    AsJson,
+    home,
+    is_run,
+    print_facts,
+    print_json,
+    progress_bars,
+    results,
+    table_of,
+)
 from phpq.cli.gallery import readable_bytes
-from phpq.cli.output import is_run, print_facts, print_json, progress_bars, results, table_of
-from phpq.cli.settings import AsJson, home
 
 if TYPE_CHECKING:
     from phpq.gallery.advice import CodeAdvice
@@ -33,7 +41,7 @@ def advise(
     be measured, and only the sizes are shown.
     """
     from phpq.gallery.advice import COMMON_BITS, advise_run, find_runs
-    from phpq.index.layout import most_bytes
+    from phpq.index.engine import most_bytes
 
     folders = list(runs or ())
     if is_run(Path(source)):

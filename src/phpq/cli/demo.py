@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from phpq.cli.output import messages, print_facts, print_json, results, table_of
+from phpq.cli._console import messages, print_facts, print_json, results, table_of
 
 if TYPE_CHECKING:
     from phpq.demo import DemoResult

@@ -8,8 +8,7 @@ from typing import Annotated
 
 import typer
 
-from phpq.cli.output import print_result, progress_bars
-from phpq.cli.settings import AsJson, home
+from phpq.cli._console import AsJson, home, print_result, progress_bars
 
 
 def download(

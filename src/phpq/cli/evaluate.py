@@ -9,8 +9,17 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from phpq.cli.output import print_facts, print_json, progress_bars, results, table_of, warn_skipped
-from phpq.cli.settings import AsJson, Device, home
+from phpq.cli._console import (
+    AsJson,
+    Device,
+    home,
+    print_facts,
+    print_json,
+    progress_bars,
+    results,
+    table_of,
+    warn_skipped,
+)
 
 if TYPE_CHECKING:
     from phpq.evaluation.run import Evaluation

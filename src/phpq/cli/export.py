@@ -8,8 +8,7 @@ from typing import Annotated
 
 import typer
 
-from phpq.cli.output import is_gallery, print_result
-from phpq.cli.settings import AsJson
+from phpq.cli._console import AsJson, is_gallery, print_result
 
 
 class Format(StrEnum):

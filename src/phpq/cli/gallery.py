@@ -8,8 +8,7 @@ from typing import Annotated
 
 import typer
 
-from phpq.cli.output import messages, print_result
-from phpq.cli.settings import AsJson
+from phpq.cli._console import AsJson, messages, print_result
 from phpq.errors import ConfigError
 
 gallery = typer.Typer(

@@ -10,9 +10,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from phpq.cli._console import AsJson, Device, is_gallery, print_result, progress_bars, warn_skipped
 from phpq.cli.gallery import readable_bytes
-from phpq.cli.output import is_gallery, print_result, progress_bars, warn_skipped
-from phpq.cli.settings import AsJson, Device
 from phpq.errors import ConfigError
 
 if TYPE_CHECKING:

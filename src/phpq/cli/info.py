@@ -8,8 +8,16 @@ from typing import Annotated, Any
 import typer
 
 from phpq.cli import gallery
-from phpq.cli.output import is_gallery, is_run, print_result, progress_bars, results
-from phpq.cli.settings import AsJson, config_table, home
+from phpq.cli._console import (
+    AsJson,
+    config_table,
+    home,
+    is_gallery,
+    is_run,
+    print_result,
+    progress_bars,
+    results,
+)
 
 
 def info(
@@ -27,7 +35,7 @@ def info(
     as_json: AsJson = False,
 ) -> None:
     """Show versions and devices, or how a run went, or what a data set holds."""
-    from phpq import describe
+    from phpq import api
     from phpq.config import parse
     from phpq.data import open_dataset
 
@@ -35,17 +43,15 @@ def info(
         gallery.info(Path(what), as_json=as_json)
         return
     if what is None:
-        content = describe.describe_machine(home=home())
+        content = api.describe_machine(home=home())
         rows = _machine_rows(content)
     elif is_run(Path(what)):
-        content = describe.describe_run(Path(what))
+        content = api.describe_run(Path(what))
         rows = _run_rows(content)
     else:
         dataset = open_dataset(what, home=home())
         with progress_bars() as progress:
-            content = describe.describe_dataset(
-                dataset, check_images=check_images, progress=progress
-            )
+            content = api.describe_dataset(dataset, check_images=check_images, progress=progress)
         rows = _dataset_rows(content)
     print_result(content, rows, as_json=as_json)
     if "config" in content and not as_json:

@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from phpq.cli.output import messages, print_result
-from phpq.cli.settings import AsJson, Device, home
+from phpq.cli._console import AsJson, Device, home, messages, print_result
 from phpq.errors import ConfigError
 
 if TYPE_CHECKING:

@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from phpq.cli.output import print_json, results
-from phpq.cli.settings import AsJson, Device, Searchable
+from phpq.cli._console import AsJson, Device, Searchable, print_json, results
 from phpq.errors import ConfigError
 
 if TYPE_CHECKING:

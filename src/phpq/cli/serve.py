@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from phpq.cli.output import messages
-from phpq.cli.settings import Device, Searchable
+from phpq.cli._console import Device, Searchable, messages
 from phpq.errors import ConfigError
 
 if TYPE_CHECKING:

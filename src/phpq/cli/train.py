@@ -11,9 +11,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from phpq.cli.launch import joined
-from phpq.cli.output import messages, print_result
-from phpq.cli.settings import AsJson, Device, config_table, home
+from phpq.cli._console import AsJson, Device, config_table, home, messages, print_result
+from phpq.cli._launch import joined
 
 if TYPE_CHECKING:
     from phpq.api import Run
@@ -123,7 +122,7 @@ def _train(run: Run, *, device: str, resume: bool, group: Group | None) -> None:
 
 
 def _report(folder: Path, *, as_json: bool) -> None:
-    from phpq.describe import describe_run
+    from phpq.api import describe_run
 
     run = describe_run(folder)
     last, best = run["map"]["last"], run["map"]["best"]

@@ -8,8 +8,6 @@ their losses hardly begin to learn from ImageNet weights; such a training serves
 the settings were chosen: docs/decisions/0007-methods.md.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Literal
 

@@ -4,8 +4,6 @@ All ways in know the type of every field, name every fault at once, and refuse a
 exist.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import json
 import math

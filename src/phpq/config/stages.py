@@ -3,8 +3,6 @@
 `RunConfig` composes one dataclass per stage.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import math
 from collections.abc import Callable, Iterator

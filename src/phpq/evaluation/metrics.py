@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from phpq.codes import CodeArray, check_codes, group_codes
 from phpq.errors import ShapeError
-from phpq.evaluation.ranking import TieGroups
+from phpq.evaluation._ranking import TieGroups
 
 Float64Array = NDArray[np.float64]
 

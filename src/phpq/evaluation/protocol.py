@@ -22,8 +22,7 @@ from phpq.codes import (
     check_embeddings,
     normalise_sub_vectors,
 )
-from phpq.evaluation.metrics import RetrievalScores, code_health, measure
-from phpq.evaluation.ranking import (
+from phpq.evaluation._ranking import (
     LabelledGroups,
     TieGroups,
     check_labels,
@@ -31,6 +30,7 @@ from phpq.evaluation.ranking import (
     rank_codes,
     rank_embeddings,
 )
+from phpq.evaluation.metrics import RetrievalScores, code_health, measure
 from phpq.index import fit_pq
 
 CUTOFFS = (1, 5, 10, 50, 100)

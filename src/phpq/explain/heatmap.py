@@ -195,7 +195,7 @@ def match_evidence(
 def _view(model: Model, square: NDArray[np.uint8]) -> Tensor:
     import torch
 
-    from phpq.data.augment import Views
+    from phpq.data.batches import Views
 
     return Views(model.card.config.data).encode(torch.tensor(square[None]).to(model.device))
 

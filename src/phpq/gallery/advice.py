@@ -19,8 +19,8 @@ from phpq.config import CONFIG_FILE
 from phpq.errors import ConfigError, DataError
 from phpq.evaluation.run import FOLDER, METRICS
 from phpq.files import read_json
+from phpq.gallery._part import find_part
 from phpq.gallery.of_run import open_store
-from phpq.gallery.part import find_part
 from phpq.gallery.shards import number_labels
 from phpq.index import CodeIndex
 

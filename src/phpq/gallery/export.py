@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 from phpq.codes import Codebooks, group_codes
 from phpq.errors import ConfigError
 from phpq.files import replacing, write_bytes, write_json
-from phpq.gallery.part import batches, find_part
+from phpq.gallery._part import batches, find_part
 from phpq.gallery.store import GalleryStore
 
 

@@ -17,7 +17,7 @@ from cachetools import LRUCache
 from numpy.typing import NDArray
 
 from phpq.codes import Codebooks, FloatArray, IntArray
-from phpq.gallery.part import StoredPart, find_part, part_bounds
+from phpq.gallery._part import StoredPart, find_part, part_bounds
 from phpq.gallery.store import GalleryStore
 from phpq.index import CodeIndex
 

@@ -5,8 +5,6 @@ scores and order are those of a plain scan, bit for bit. Beside it: the same cod
 (`IndexPQ` with inner product), and its product quantizer.
 """
 
-from __future__ import annotations
-
 import itertools
 import os
 import sys
@@ -56,7 +54,7 @@ class CodeIndex:
     """
 
     def __init__(self, codebooks: Codebooks, codes: CodeArray) -> None:
-        from phpq.index.part import build_part
+        from phpq.index._part import build_part
 
         size = codebooks.codebook_size
         check_codes("codes", codes, codebooks.num_codebooks, size)
@@ -72,13 +70,13 @@ class CodeIndex:
 
     def memory_bytes(self) -> int:
         """Return the memory of codes, row numbers and tables of cells."""
-        from phpq.index.part import part_bytes
+        from phpq.index._part import part_bytes
 
         return sum(part_bytes(part) for part in self._parts)
 
     def codes(self) -> CodeArray:
         """Return the codes of all rows, (N, M) uint8 in row order."""
-        from phpq.index.part import part_codes
+        from phpq.index._part import part_codes
 
         empty = np.empty((0, self.codebooks.num_codebooks), dtype=np.uint8)
         return np.concatenate([empty, *(part_codes(part) for part in self._parts)])
@@ -144,7 +142,7 @@ class CodeIndex:
                 f"allowed is {seen_as(allowed)}; expected a bool array of shape ({self._rows},), "
                 "one entry per row."
             )
-        from phpq.index import kernels
+        from phpq.index import _kernels as kernels
 
         mask = np.empty(0, np.bool_) if allowed is None else np.ascontiguousarray(allowed)
         # More places than rows would only be filled with -1: keep the heaps small.
@@ -154,7 +152,7 @@ class CodeIndex:
         parts = self._parts
         many = allowed is not None and len(tables) >= _MANY_QUERIES
         if many and np.count_nonzero(mask) * _FEW_ALLOWED < self._rows:
-            from phpq.index.part import restrict_part
+            from phpq.index._part import restrict_part
 
             # One pass over all rows, and then each query looks at the few that are allowed.
             parts = [restrict_part(part, mask) for part in parts]
@@ -258,3 +256,45 @@ def fit_pq(
     centroids = centroids.reshape(num_codebooks, codebook_size, dim)
     packed = quantizer.compute_codes(rows)
     return centroids, unpack_codes(packed, num_codebooks, bits_per_index=bits)
+
+
+# Cells cost K * K words per book: below so many entries, or 8 times the rows, a scan is as fast.
+CELL_GROUPS = 512
+_WORD = 4  # bytes of a row number, a place and an entry of a list
+
+
+@dataclass(frozen=True, slots=True)
+class PartLayout:
+    """The shape of a part."""
+
+    entries: int  # codes that are kept and scored: one for each distinct code, or one per row
+    grouped: bool  # whether equal codes share an entry
+    books: int  # pairs of codebooks whose cells list their entries; 0: a part is only scanned
+    memory_bytes: int  # of codes, places, row numbers, cells and lists
+
+
+def part_layout(
+    rows: int, distinct: int, *, num_codebooks: int, codebook_size: int = 256
+) -> PartLayout:
+    """Choose the layout of n >= 1 rows that hold some distinct codes of M indices below K.
+
+    It takes at most n (1.5 M + 7) bytes, beside 4 (K^2 + 1) bytes for each two codebooks.
+    """
+    # Codes that hardly repeat take less memory, and are scanned faster, row by row.
+    grouped = distinct * (num_codebooks + _WORD) <= rows * num_codebooks
+    entries = distinct if grouped else rows
+    places = _WORD * (entries + 1) if grouped else 0
+    used = _WORD * rows + entries * num_codebooks + places
+    room = int(rows * (1.5 * num_codebooks + 7)) - used
+    pairs = (num_codebooks + 1) // 2
+    books = pairs if room >= _WORD * entries * (pairs - 1) else 1
+    if entries < CELL_GROUPS or rows <= 8 * CELL_GROUPS:
+        books = 0
+    used += _WORD * books * (codebook_size**2 + 1) + _WORD * max(0, books - 1) * entries
+    return PartLayout(entries, grouped, books, used)
+
+
+def most_bytes(rows: int, *, num_codebooks: int, codebook_size: int = 256) -> int:
+    """Return what an index of N rows takes at most, however its codes repeat."""
+    pairs = (num_codebooks + 1) // 2
+    return int(rows * (1.5 * num_codebooks + 7)) + _WORD * pairs * (codebook_size**2 + 1)

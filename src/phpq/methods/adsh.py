@@ -2,18 +2,16 @@
 
     L = sum_ij (<u_i, v_j> - bits S_ij)^2 + gamma sum_i |v_i - u_i|^2,   v in {-1, 1}
 
-with u = tanh(W norm(f)), scaled and centred as `phpq.methods.asymmetric` says. The original runs 50
+with u = tanh(W norm(f)), scaled and centred as `methods._asymmetric` says. The original runs 50
 rounds of three epochs over 2,000 sampled images; here a round is one epoch over all images (CUB has
 few), so that every method has the same budget. Adam instead of SGD. The gallery can be searched by
 V ("learned") or, like any other method's, by codes of the network ("encoded").
 """
 
-from __future__ import annotations
-
 from torch import Tensor
 
 from phpq.config import option
-from phpq.methods.asymmetric import AsymmetricHashing
+from phpq.methods._asymmetric import AsymmetricHashing
 
 
 class ADSH(AsymmetricHashing):

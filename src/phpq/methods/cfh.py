@@ -11,8 +11,6 @@ the classifier of mean F, so that there is a likeliest class. The loss of b is t
 `ClassifiedHashing`.
 """
 
-from __future__ import annotations
-
 from typing import cast
 
 import torch
@@ -20,7 +18,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from phpq.config import option
-from phpq.methods.hashing import ClassifiedHashing
+from phpq.methods._hashing import ClassifiedHashing
 from phpq.model.method import Learned, MethodSetup, pack_bits
 
 

@@ -7,8 +7,6 @@ blindly; here each is the farthest from those before it, among 64 draws per clas
 of 16 bits hold near twins, whose classes no network could tell apart.
 """
 
-from __future__ import annotations
-
 import numpy as np
 import torch
 import torch.nn.functional as F
@@ -17,7 +15,7 @@ from torch import Tensor
 
 from phpq.codes import FloatArray
 from phpq.config import option
-from phpq.methods.hashing import HashingMethod, quantization_gap
+from phpq.methods._hashing import HashingMethod, quantization_gap
 from phpq.model.method import MethodSetup
 
 CENTRE_SEED = 7  # the centres are part of the method, not of the run

@@ -8,13 +8,11 @@ has filled yet do not count; similar and dissimilar pairs weigh the same (one pa
 on CUB); the terms are means over pairs and bits.
 """
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor
 
 from phpq.config import option
-from phpq.methods.hashing import (
+from phpq.methods._hashing import (
     HashingMethod,
     balanced_mean,
     pair_likelihood,

@@ -6,13 +6,11 @@ the weight of similar ones is a setting: in a plain mean over two random images 
 dissimilar, while equal weights leave few distinct codes.
 """
 
-from __future__ import annotations
-
 import torch.nn.functional as F
 from torch import Tensor
 
 from phpq.config import option
-from phpq.methods.hashing import HashingMethod, balanced_mean, other_images, similar_pairs
+from phpq.methods._hashing import HashingMethod, balanced_mean, other_images, similar_pairs
 from phpq.model.network import squared_distances
 
 

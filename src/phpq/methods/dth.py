@@ -6,12 +6,10 @@ used with ResNet-18 (one linear layer, tanh, all triplets of the batch), whose m
 and 20 at 64 are m = 4 + bits / 4: opposite bits are 4 apart, so one bit and a sixteenth of them.
 """
 
-from __future__ import annotations
-
 from torch import Tensor
 
 from phpq.config import option
-from phpq.methods.hashing import HashingMethod, batch_triplet_loss
+from phpq.methods._hashing import HashingMethod, batch_triplet_loss
 
 
 class DTH(HashingMethod):

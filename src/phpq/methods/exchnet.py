@@ -1,7 +1,7 @@
 """ExchNet (Cui et al., ECCV 2020): codes of the image and of four parts that may be exchanged.
 
     u = tanh(W norm([whole, part_1, ..., part_4])),   part_p = gap(own block of (A_p * stage 3))
-    L = asymmetric loss to V (`phpq.methods.asymmetric`, without gamma)
+    L = asymmetric loss to V (`phpq.methods._asymmetric`, without gamma)
         + (1 - Hellinger distance of the softmaxed maps A_p, over pairs of parts)
         + relu(0.4 - Hellinger distance of the softmaxed channels of parts, over pairs)
 
@@ -13,8 +13,6 @@ batches passed, not over a pass of their own; a round is one epoch; swaps are dr
 epoch, so that resuming repeats them. |part - anchor| is per root of its length.
 """
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 from typing import Any
@@ -24,7 +22,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from phpq.config import option
-from phpq.methods.asymmetric import AsymmetricHashing
+from phpq.methods._asymmetric import AsymmetricHashing
 from phpq.model.method import EpochChange, Learned, MethodSetup, TrainingSet, pack_bits
 
 PARTS = 4

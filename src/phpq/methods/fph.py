@@ -11,13 +11,11 @@ with the loss of `ClassifiedHashing`. The abstract names no classification; it i
 public reruns of triplets alone take a thousand epochs and more, which no method has here.
 """
 
-from __future__ import annotations
-
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from phpq.methods.hashing import ClassifiedHashing
+from phpq.methods._hashing import ClassifiedHashing
 from phpq.model.method import MethodSetup
 
 WIDTH = 256  # of the vertical pyramid

@@ -6,13 +6,11 @@ which is the authors' (1 + 0.005 it)^(1/2) over their 10,000 iterations, here se
 Their weight of similar pairs (the number of classes) is the balance of both kinds of pairs here.
 """
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor
 
 from phpq.config import option
-from phpq.methods.hashing import (
+from phpq.methods._hashing import (
     HashingMethod,
     balanced_mean,
     other_images,

@@ -6,13 +6,11 @@ Not by faiss: where V' B = U S W', its `ITQMatrix` (1.15) takes U W for U W', an
 falling after a few rounds.
 """
 
-from __future__ import annotations
-
 import numpy as np
 from torch import Tensor
 
 from phpq.codes import FloatArray
-from phpq.methods.shallow import Numbers, ShallowHashing, principal_axes
+from phpq.methods._shallow import Numbers, ShallowHashing, principal_axes
 from phpq.model.method import MethodSetup
 
 ROUNDS = 50

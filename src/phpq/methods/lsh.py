@@ -6,13 +6,11 @@ too, use signs. These are random projections: `faiss.IndexLSH` draws a random ro
 no more bits than dimensions. Results depend on the draw: average over several seeds.
 """
 
-from __future__ import annotations
-
 import numpy as np
 from torch import Tensor
 
 from phpq.codes import FloatArray
-from phpq.methods.shallow import ShallowHashing
+from phpq.methods._shallow import ShallowHashing
 from phpq.model.method import MethodSetup
 
 

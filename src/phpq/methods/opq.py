@@ -6,15 +6,13 @@ training images a rotation of all of them overfits, and the rest is noise to L2 
 is that of PQ.
 """
 
-from __future__ import annotations
-
 import numpy as np
 from torch import Tensor
 
 from phpq.codes import FloatArray
 from phpq.config import option
+from phpq.methods._shallow import Numbers, principal_axes
 from phpq.methods.pq import PQ
-from phpq.methods.shallow import Numbers, principal_axes
 from phpq.model.method import MethodSetup
 
 

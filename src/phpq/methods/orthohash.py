@@ -4,14 +4,12 @@ One loss does everything: pulling a code towards its class's centre makes codes 
 spreads classes over the cube. L = CE(s (cos(u, c) - m 1_y)), batch norm on the code, no other term.
 """
 
-from __future__ import annotations
-
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from phpq.config import option
-from phpq.methods.hashing import HashingMethod
+from phpq.methods._hashing import HashingMethod
 from phpq.model.method import MethodSetup
 
 CENTRE_SEED = 7  # the centres are part of the method, not of the run

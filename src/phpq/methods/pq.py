@@ -6,8 +6,6 @@ embeddings carry a one, and codewords an offset, at the end of each block. Where
 the features, zeros are appended. faiss finds the codewords.
 """
 
-from __future__ import annotations
-
 import numpy as np
 import torch
 import torch.nn.functional as F
@@ -15,7 +13,7 @@ from torch import Tensor
 
 from phpq.codes import Codebooks, FloatArray
 from phpq.index import fit_pq
-from phpq.methods.shallow import ShallowMethod
+from phpq.methods._shallow import ShallowMethod
 from phpq.model.method import MethodSetup
 
 

@@ -10,8 +10,6 @@ features of CUB, with queries held out of the training split); embeddings are ce
 and codebooks start by k-means, as PHPQ's do.
 """
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import cast
 
@@ -20,7 +18,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from phpq.config import option
-from phpq.methods.hashing import triplet_mask
+from phpq.methods._hashing import triplet_mask
 from phpq.model.method import EpochChange, Learned, MethodSetup, TrainingSet
 from phpq.model.network import QuantizedMethod
 from phpq.model.quantizer import ProductQuantizer

@@ -6,14 +6,12 @@ b = sign(sin(pi/2 + k pi (x - low) / (high - low))), k = 1, 2, ..., longer axes 
 One change: a value outside the range seen in training counts as its end, where the original wraps.
 """
 
-from __future__ import annotations
-
 import numpy as np
 import torch
 from torch import Tensor
 
 from phpq.codes import FloatArray
-from phpq.methods.shallow import Numbers, ShallowHashing, principal_axes
+from phpq.methods._shallow import Numbers, ShallowHashing, principal_axes
 from phpq.model.method import MethodSetup
 
 MARGIN = 1e-7  # by which the range is wider than what was seen

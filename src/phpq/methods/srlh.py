@@ -8,16 +8,14 @@ the side, described by the same trunk, and concatenated with the image. Sampling
 so the code's loss moves the squares; the loss is that of `ClassifiedHashing`.
 """
 
-from __future__ import annotations
-
 from typing import cast
 
 import torch
 from torch import Tensor, nn
 
 from phpq.config import option
-from phpq.data.augment import cell_centres, cut_boxes
-from phpq.methods.hashing import HEAD_DEVIATION, ClassifiedHashing
+from phpq.data.batches import cell_centres, cut_boxes
+from phpq.methods._hashing import HEAD_DEVIATION, ClassifiedHashing
 from phpq.model.backbone import Backbone
 from phpq.model.method import MethodSetup
 

@@ -203,7 +203,7 @@ def read_options(kind: type[Method], setup: MethodSetup) -> dict[str, float]:
 
 @torch.no_grad()
 def pack_bits(values: Tensor) -> Tensor:
-    """Pack the signs of (B, bits) into (B, bits / 8) uint8, as `binary_codes.pack_signs` does."""
+    """Pack the signs of (B, bits) into (B, bits / 8) uint8, as `codes.pack_signs` does."""
     bits = (values >= 0).view(len(values), -1, 8).to(torch.uint8)
     # Made on the device: a copy from the host would not do inside a captured graph.
     places = torch.arange(8, dtype=torch.uint8, device=values.device)

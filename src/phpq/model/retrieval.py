@@ -21,7 +21,7 @@ from torch import Tensor
 from phpq.codes import Codebooks, QueryNorm
 from phpq.config import CONFIG_FILE, DataConfig
 from phpq.data import LabelledImages, decode_square
-from phpq.data.augment import Views
+from phpq.data.batches import Views
 from phpq.data.decode import read_ahead
 from phpq.errors import ConfigError, FormatError, ShapeError
 from phpq.model.checkpoint import ModelCard, read_card, read_network, write_card, write_weights
@@ -139,11 +139,7 @@ def resolve_device(name: str) -> torch.device:
 
 
 def embed_pixels(
-    network: Method,
-    pixels: NDArray[np.uint8] | Tensor,
-    config: DataConfig,
-    *,
-    batch_size: int = 64,
+    network: Method, pixels: NDArray[np.uint8] | Tensor, config: DataConfig, *, batch_size: int = 64
 ) -> NDArray[np.float32]:
     """Embed squares (N, 3, S, S) uint8, anywhere, with a network on any device: (N, D) float32."""
     if not len(pixels):

@@ -14,8 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from phpq.binary_codes import hamming_distances, pack_signs
-from phpq.codes import CodeArray, normalise_sub_vectors
+from phpq.codes import CodeArray, hamming_distances, normalise_sub_vectors, pack_signs
 from phpq.data import Dataset, hold_out
 from phpq.evaluation.timing import search_float, time_in_turns
 from phpq.index import CodeIndex

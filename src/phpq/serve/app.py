@@ -14,8 +14,8 @@ from starlette.responses import JSONResponse
 
 from phpq._version import __version__
 from phpq.errors import PhpqError
-from phpq.serve.guard import Guard, refuse
-from phpq.serve.refusals import Refused, describe_invalid, error_body
+from phpq.serve._guard import Guard, refuse
+from phpq.serve._refusals import Refused, describe_invalid, error_body
 from phpq.serve.routes_gallery import explain_routes, gallery_routes, write_routes
 from phpq.serve.routes_search import search_routes
 from phpq.serve.routes_site import mount_static, site_routes

@@ -27,7 +27,7 @@ from PIL import Image
 from phpq.config import DataConfig
 from phpq.data.decode import decode_square, image_format, read_image
 from phpq.errors import BadImageError
-from phpq.serve.refusals import busy
+from phpq.serve._refusals import busy
 
 _START_SECONDS = 60.0  # for a new process to import what it needs, on a busy machine
 _LENGTHS = struct.Struct(">II")  # bytes of the head, bytes of the content

@@ -17,10 +17,10 @@ from phpq.errors import BadImageError, ConfigError, UnknownNameError
 from phpq.gallery.records import Record
 from phpq.gallery.view import GalleryView
 from phpq.serve import schemas
-from phpq.serve.answers import answer, item, parse_code, thumbnail_address
+from phpq.serve._answers import answer, item, parse_code, thumbnail_address
+from phpq.serve._guard import check_token
+from phpq.serve._refusals import too_large
 from phpq.serve.files import SIZES, Picture, parse_metadata, read_file
-from phpq.serve.guard import check_token
-from phpq.serve.refusals import too_large
 from phpq.serve.schemas import Id, Image, OptionalCode, OptionalId, upload_name
 from phpq.serve.services import Services
 from phpq.serve.settings import MAX_BATCH, MAX_ID, MAX_MAP, MAX_OFFSET, MAX_TOP_K

@@ -14,7 +14,7 @@ from starlette.responses import Response
 from phpq.errors import ConfigError
 from phpq.gallery.view import Page
 from phpq.serve import schemas
-from phpq.serve.answers import answer, search_named, search_upload
+from phpq.serve._answers import answer, search_named, search_upload
 from phpq.serve.schemas import Image, OptionalCode, OptionalId, OptionalUri, upload_name
 from phpq.serve.services import Services
 from phpq.serve.settings import MAX_BATCH

@@ -16,7 +16,7 @@ from starlette.responses import FileResponse, HTMLResponse, PlainTextResponse, R
 from starlette.staticfiles import StaticFiles
 
 from phpq.serve import schemas
-from phpq.serve.answers import answer
+from phpq.serve._answers import answer
 from phpq.serve.services import Services
 
 STATIC = Path(__file__).parent / "static"

@@ -19,10 +19,10 @@ from phpq.gallery.folder import DAMAGE
 from phpq.gallery.shards import LocalShards, Shards
 from phpq.gallery.view import GalleryView
 from phpq.gallery.views import Views
+from phpq.serve._pools import BoundedPool, Embedder, PixelArray
+from phpq.serve._refusals import too_large
 from phpq.serve.decode_pool import DecodePool
 from phpq.serve.files import Pictures, Writer
-from phpq.serve.pools import BoundedPool, Embedder, PixelArray
-from phpq.serve.refusals import too_large
 from phpq.serve.settings import ServerSettings
 
 if TYPE_CHECKING:

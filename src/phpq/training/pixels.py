@@ -164,11 +164,7 @@ def decode_together(
 
 
 def _decode_shares(
-    images: LabelledImages,
-    config: DataConfig,
-    group: Group,
-    workers: int,
-    progress: Advance | None,
+    images: LabelledImages, config: DataConfig, group: Group, workers: int, progress: Advance | None
 ) -> StoredPixels:
     """Decode this process's share, and put those of all together, block by block."""
     edges = np.linspace(0, len(images), group.size + 1).astype(int)

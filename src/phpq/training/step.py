@@ -24,7 +24,7 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from phpq.config import RunConfig, TrainingConfig
-from phpq.data.augment import PARAMETERS, Views
+from phpq.data.batches import PARAMETERS, Views
 from phpq.model.method import Method
 from phpq.training.distributed import ALONE, Group
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from PIL import Image, ImageDraw
 
-from phpq.data.synthetic.bird import (
+from phpq.data.synthetic._bird import (
     COLOURS,
     Bird,
     MarkSite,

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from PIL import Image, ImageDraw, ImageFilter
 
 from phpq.data.images import Dataset, LabelledImages
-from phpq.data.synthetic.bird import (
+from phpq.data.synthetic._bird import (
     COLOURS,
     Bird,
     Colour,

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, NoReturn, cast
 
 import typer
 
-from phpq.cli.output import print_error
+from phpq.cli._console import print_error
 
 if TYPE_CHECKING:
     from phpq.training.distributed import Group

@@ -2,11 +2,14 @@ from __future__ import annotations
 
 import io
 import json
+from pathlib import Path
 
 import pytest
 from rich.console import Console
 
-from phpq.cli import output
+from phpq.cli import _console as output
+from phpq.cli._console import config_table, home
+from phpq.config import RunConfig, override
 
 
 def test_json_is_one_document_without_nan(capsys: pytest.CaptureFixture[str]) -> None:
@@ -37,3 +40,21 @@ def test_bars_are_for_terminals_only(
     assert "embedding a [b]" in stream.getvalue()
     assert "2000/2000" in stream.getvalue()
     assert "2.0/2.0 kB" in stream.getvalue()
+
+
+def test_home_comes_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PHPQ_HOME", "/data/phpq")
+    assert home() == Path("/data/phpq")
+    monkeypatch.setenv("PHPQ_HOME", "")
+    assert home() is None
+
+
+def test_the_table_shows_every_setting() -> None:
+    stream = io.StringIO()
+    config = override(RunConfig(), ["model.rho=inf,2,1"])
+    Console(file=stream, width=100).print(config_table(config))
+    shown = stream.getvalue()
+    assert "rho=inf,2,1" in shown
+    assert "crop_ratio=1.33333 " in shown
+    for stage in ("data", "model", "quantizer", "loss", "training"):
+        assert stage in shown

@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from phpq.codes import FloatArray
-from phpq.serve.refusals import busy
+from phpq.serve._refusals import busy
 
 T = TypeVar("T")
 PixelArray = NDArray[np.uint8]

@@ -3,13 +3,11 @@
 Counting sorts by two bytes at a time, so the time is linear in the rows. Loads numba.
 """
 
-from __future__ import annotations
-
 import numpy as np
 
 from phpq.codes import CodeArray
-from phpq.index.kernels import MaskArray, Part, WordArray, compiled
-from phpq.index.layout import part_layout
+from phpq.index._kernels import MaskArray, Part, WordArray, compiled
+from phpq.index.engine import part_layout
 
 
 @compiled

@@ -11,16 +11,13 @@ which is the published loss divided by its value at u = 0, so that it is about 1
 size; a published weight of 200 is gamma = 0.2 at 32 bits and 30 images per class.
 """
 
-from __future__ import annotations
-
 from typing import cast
 
 import torch
 from torch import Tensor, nn
 
-from phpq.binary_codes import pack_signs
-from phpq.codes import CodeArray
-from phpq.methods.hashing import HashingMethod, similar_pairs
+from phpq.codes import CodeArray, pack_signs
+from phpq.methods._hashing import HashingMethod, similar_pairs
 from phpq.model.method import EpochChange, MethodSetup, TrainingSet
 
 DESCRIPTOR_LENGTH = 8.0  # of a centred descriptor, whatever its width

@@ -5,8 +5,6 @@ features are the pooled last stage of the backbone, as it came ("imagenet") or a
 classify ("finetuned"); centred with the mean of the training set, then scaled to unit length.
 """
 
-from __future__ import annotations
-
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -15,8 +13,7 @@ import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from phpq.binary_codes import sign_codebooks
-from phpq.codes import Codebooks, FloatArray, check_embeddings
+from phpq.codes import Codebooks, FloatArray, check_embeddings, sign_codebooks
 from phpq.errors import ConfigError, NotTrainedError, ShapeError
 from phpq.model.method import Learned, Method, MethodSetup, TrainingSet
 

@@ -23,7 +23,7 @@ from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from phpq.errors import PhpqError
-from phpq.serve.refusals import Refused, busy, error_body, kind_of, no_access, status_of, too_large
+from phpq.serve._refusals import Refused, busy, error_body, kind_of, no_access, status_of, too_large
 from phpq.serve.settings import FORM_BYTES, ServerSettings, is_loopback
 
 if TYPE_CHECKING:

@@ -3,16 +3,13 @@
 In: pixels. Out: u (B, bits) floats while training, their signs for search. A method adds its loss.
 """
 
-from __future__ import annotations
-
 from typing import ClassVar, cast
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from phpq.binary_codes import sign_codebooks
-from phpq.codes import Codebooks
+from phpq.codes import Codebooks, sign_codebooks
 from phpq.config import option
 from phpq.model.method import Learned, Method, MethodSetup, pack_bits
 from phpq.model.network import squared_distances

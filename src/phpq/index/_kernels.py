@@ -4,8 +4,6 @@ The best rows of each query come out in a heap whose root is the worst row kept.
 module loads numba, so `phpq.index.engine` does it when it is first needed.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
