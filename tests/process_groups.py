@@ -167,11 +167,11 @@ def train_and_be_killed(group: Group, config: RunConfig, folder: Path, epoch: in
 
 
 def train_and_diverge(group: Group, config: RunConfig, folder: Path, call: int) -> None:
-    """Train; one call of the last process's network gives no numbers. Each writes what it hears."""
+    """Train; one step of the last process's network gives no numbers. Each writes what it hears."""
     plain, calls = Network.extract, iter(range(10_000))
 
     def extract(self: Network, images: Tensor) -> Tensor:
-        spoilt = next(calls) == call and group.rank == group.size - 1
+        spoilt = self.training and next(calls) == call and group.rank == group.size - 1
         return plain(self, images) * (torch.nan if spoilt else 1)
 
     setattr(Network, "extract", extract)  # noqa: B010
