@@ -129,8 +129,7 @@ class Shard:
 
     def search(self, query: Search) -> Ranked:
         """Return the best rows of every query, ties in order of insertion."""
-        allowed = self._allowed(query)
-        total = len(self) if allowed is None else int(np.count_nonzero(allowed))
+        allowed, total = self._allowed(query)
         left_out = -1 if query.leave_out is None else query.leave_out - self.first
         has_left_out = 0 <= left_out < len(self)
         if has_left_out and (allowed is None or allowed[left_out]):
@@ -198,18 +197,20 @@ class Shard:
             return Located(places, places)
         return Located(places, np.where(rows >= 0, offsets[rows], -1))
 
-    def _allowed(self, query: Search) -> BoolArray | None:
-        """Return (rows,) bool; None if every row passes."""
-        mask, where = None, query.where
-        if where is not None:
-            mask = self._masks.get(where, lambda: self._part.mask_where(where))
-        if not query.labels:
-            return mask
-        names, label_of = self._labels
-        wanted = set(query.labels)
-        numbers = [number for number, name in enumerate(names) if name in wanted]
-        labelled: BoolArray = np.isin(label_of, np.asarray(numbers, np.int32))
-        return labelled if mask is None else mask & labelled
+    def _allowed(self, query: Search) -> tuple[BoolArray | None, int]:
+        """Return (rows,) bool, None if every row passes, and how many do."""
+        if query.where is None and not query.labels:
+            return None, len(self)
+        key = (query.where, frozenset(query.labels))
+        return self._masks.get(key, lambda: self._masked(query.where, query.labels))
+
+    def _masked(self, where: str | None, labels: tuple[str, ...]) -> tuple[BoolArray, int]:
+        mask = np.ones(len(self), np.bool_) if where is None else self._part.mask_where(where)
+        if labels:
+            names, label_of = self._labels
+            numbers = [number for number, name in enumerate(names) if name in set(labels)]
+            mask &= np.isin(label_of, np.asarray(numbers, np.int32))
+        return mask, int(np.count_nonzero(mask))
 
 
 class Names:

@@ -287,7 +287,8 @@ class GalleryStore:
             flat = table.column("embedding").combine_chunks()
             kept = flat.flatten().to_numpy(zero_copy_only=False)
             kept = kept.reshape(len(codes), self.manifest.embedding_dim)
-        names = ["id", "uri", "label", "sha256", *self.metadata_columns]
+        free = self.metadata_columns
+        names = ["id", "uri", "label", "sha256", *free]
         return [
             Record(
                 id=values["id"],
@@ -295,7 +296,7 @@ class GalleryStore:
                 label=values["label"],
                 sha256=values["sha256"],
                 code=codes[number],
-                metadata={name: values[name] for name in self.metadata_columns},
+                metadata={name: values[name] for name in free},
                 embedding=None if kept is None else kept[number],
             )
             for number, values in enumerate(table.select(names).to_pylist())
