@@ -12,6 +12,7 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -21,12 +22,16 @@ import uvicorn
 from PIL import Image
 from starlette.testclient import TestClient
 
+from made_up_galleries import make_queries
 from phpq.cli.serve import uvicorn_settings
 from phpq.gallery import Gallery
 from phpq.gallery.shards import Shards
+from phpq.gallery.view import Page
+from phpq.gallery.views import Views
 from phpq.model import Model
 from phpq.model.checkpoint import ModelCard
 from phpq.serve import ServerSettings, create_app
+from phpq.serve.services import Follower
 from tiny_runs import CLASSES, tiny_birds, tiny_config, tiny_network
 
 ADDRESS = "http://127.0.0.1:8000"
@@ -131,3 +136,43 @@ def running(folder: Path | None = None, **settings: Any) -> Iterator[str]:
         finally:
             server.should_exit = True
             thread.join()
+
+
+@dataclass
+class Generations:
+    """What readers saw of a gallery whose every commit moves all images to one generation."""
+
+    seen: set[int] = field(default_factory=set)
+    mixed: list[set[int]] = field(default_factory=list)  # answers that held two, or too few images
+
+
+@contextmanager
+def reading_generations(views: Views, count: int) -> Iterator[Generations]:
+    """Search in two threads, while the views follow the gallery, until the block ends."""
+    follower = Follower(views, seconds=0.001)
+    follower.start()
+    stop, found_by_all, query = threading.Event(), Generations(), make_queries(1)[0]
+
+    def read() -> None:
+        while not stop.is_set():
+            found = views.current.search(query, Page(top_k=count))
+            seen = {hit.metadata["generation"] for hit in found}
+            found_by_all.seen.update(seen)
+            if len(seen) != 1 or len(found) != count or found.total != count:
+                found_by_all.mixed.append(seen)
+
+    readers = [threading.Thread(target=read) for _ in range(2)]
+    for reader in readers:
+        reader.start()
+    yield found_by_all
+    stop.set()
+    for reader in readers:
+        reader.join()
+    follower.close()
+
+
+def wait_until_served(views: Views, version: int) -> None:
+    """Return when the views have followed a commit; a test that waits in vain fails later."""
+    end = time.monotonic() + 30
+    while views.current.version < version and time.monotonic() < end:
+        time.sleep(0.005)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,15 +12,20 @@ import pytest
 from PIL import Image
 from prometheus_client.parser import text_string_to_metric_families
 
-from made_up_galleries import make_codebooks, make_queries, make_record, make_store
+from made_up_galleries import make_codebooks, make_record, make_store
 from phpq.errors import BadImageError
 from phpq.gallery import Gallery, GalleryStore
-from phpq.gallery.view import Page
 from phpq.gallery.views import Views
 from phpq.serve._refusals import Refused
 from phpq.serve.services import Follower, Metrics, Services
 from phpq.serve.settings import ServerSettings
-from served_galleries import new_photo, photo, shared_gallery
+from served_galleries import (
+    new_photo,
+    photo,
+    reading_generations,
+    shared_gallery,
+    wait_until_served,
+)
 
 
 @pytest.fixture
@@ -88,36 +92,13 @@ def test_readers_never_see_a_half_state(tmp_path: Path) -> None:
     store.put([make_record(name, n, generation=0) for n, name in enumerate(names)])
     views = Views(tmp_path / "g", make_codebooks())
     views.reload()
-    follower = Follower(views, seconds=0.001)
-    follower.start()
-    stop = threading.Event()
-    mixed: list[set[int]] = []
-    generations: set[int] = set()
-    query = make_queries(1)[0]
-
-    def read() -> None:
-        while not stop.is_set():
-            found = views.current.search(query, Page(top_k=12))
-            seen = {hit.metadata["generation"] for hit in found}
-            generations.update(seen)
-            if len(seen) != 1 or len(found) != 12 or found.total != 12:
-                mixed.append(seen)
-
-    readers = [threading.Thread(target=read) for _ in range(2)]
-    for reader in readers:
-        reader.start()
-    for generation in range(1, 8):
-        store.put([make_record(name, n, generation=generation) for n, name in enumerate(names)])
-        end = time.monotonic() + 30
-        while views.current.version < store.version and time.monotonic() < end:
-            time.sleep(0.005)
-    stop.set()
-    for reader in readers:
-        reader.join()
-    follower.close()
-    assert not mixed
-    assert 7 in generations or views.current.record(0).metadata["generation"] == 7
-    assert len(generations) > 1
+    with reading_generations(views, 12) as readers:
+        for generation in range(1, 8):
+            store.put([make_record(name, n, generation=generation) for n, name in enumerate(names)])
+            wait_until_served(views, store.version)
+    assert not readers.mixed
+    assert 7 in readers.seen or views.current.record(0).metadata["generation"] == 7
+    assert len(readers.seen) > 1
 
 
 def values(metrics: Metrics) -> dict[tuple[str, str], float]:

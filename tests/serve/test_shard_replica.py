@@ -16,9 +16,9 @@ from phpq.gallery.shards import Request, Search, Shards
 from phpq.gallery.view import GalleryView, Page
 from phpq.gallery.views import Views
 from phpq.serve._refusals import Refused
-from phpq.serve.services import Follower
 from phpq.serve.settings import Sharding
 from phpq.serve.shard_replica import ShardHost, application_name, deployment_name
+from served_galleries import reading_generations, wait_until_served
 from shard_twins import twin_shards
 
 FACTS = Request("facts")
@@ -194,38 +194,15 @@ def test_no_answer_mixes_versions_while_the_gallery_changes(tmp_path: Path) -> N
     shards, handles = twin_shards(tmp_path / "g", make_codebooks(), Sharding(shards=3))
     views = Views(tmp_path / "g", make_codebooks(), shards=shards)
     views.reload()
-    follower = Follower(views, seconds=0.001)
-    follower.start()
-    stop = threading.Event()
-    mixed: list[set[int]] = []
-    generations: set[int] = set()
-    query = make_queries(1)[0]
-
-    def read() -> None:
-        while not stop.is_set():
-            found = views.current.search(query, Page(top_k=12))
-            seen = {hit.metadata["generation"] for hit in found}
-            generations.update(seen)
-            if len(seen) != 1 or len(found) != 12 or found.total != 12:
-                mixed.append(seen)
-
-    readers = [threading.Thread(target=read) for _ in range(2)]
-    for reader in readers:
-        reader.start()
-    for generation in range(1, 7):
-        store.put([make_record(name, n, generation=generation) for n, name in enumerate(names)])
-        if generation % 3 == 0:
-            handles[generation % 2].kill(0.01)
-        end = time.monotonic() + 30
-        while views.current.version < store.version and time.monotonic() < end:
-            time.sleep(0.005)
-    stop.set()
-    for reader in readers:
-        reader.join()
-    follower.close()
+    with reading_generations(views, 12) as readers:
+        for generation in range(1, 7):
+            store.put([make_record(name, n, generation=generation) for n, name in enumerate(names)])
+            if generation % 3 == 0:
+                handles[generation % 2].kill(0.01)
+            wait_until_served(views, store.version)
     shards.close()
-    assert not mixed
-    assert len(generations) > 1
+    assert not readers.mixed
+    assert len(readers.seen) > 1
     assert views.current.version == store.version
 
 
