@@ -36,6 +36,8 @@ from tiny_runs import CLASSES, tiny_birds, tiny_config, tiny_network
 
 ADDRESS = "http://127.0.0.1:8000"
 TOKEN = "a-token-for-tests-only"
+# A busy machine must not turn an answer into a refusal.
+_PATIENT = {"rate": 0, "decoders": 1, "request_seconds": 600.0, "decode_seconds": 120.0}
 IMAGES = 24
 LABELS = ("finch", "heron", "owl", "wren")
 
@@ -111,8 +113,8 @@ def new_photo(seed: int, kind: str = "PNG") -> bytes:
 def served(
     folder: Path | None = None, *, shards: Shards | None = None, **settings: Any
 ) -> Iterator[TestClient]:
-    """Yield a client of an app; rates are not limited unless asked for."""
-    chosen = ServerSettings(**{"rate": 0, "decoders": 1, **settings})
+    """Yield a client of an app; neither rates nor waiting are limited unless asked for."""
+    chosen = ServerSettings(**{**_PATIENT, **settings})
     app = create_app(_open(folder or shared_gallery()), chosen, shards=shards)
     with TestClient(app, base_url=ADDRESS) as client:
         yield client
@@ -121,7 +123,7 @@ def served(
 @contextmanager
 def running(folder: Path | None = None, **settings: Any) -> Iterator[str]:
     """Yield the address of a real server on a free port, in a thread of this process."""
-    chosen = ServerSettings(**{"rate": 0, "decoders": 1, **settings})
+    chosen = ServerSettings(**{**_PATIENT, **settings})
     app = create_app(_open(folder or shared_gallery()), chosen)
     server = uvicorn.Server(uvicorn_settings(app))
     with socket.create_server(("127.0.0.1", 0)) as listener:

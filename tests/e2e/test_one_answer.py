@@ -89,7 +89,9 @@ def by_client(client: Client) -> Ask:
 def by_wire(http: TestClient) -> Ask:
     def ask(photo: Path, page: dict[str, Any]) -> dict[str, Any]:
         files = {"image": photo.read_bytes()}
-        content = http.post("/api/v1/search", data=page, files=files).json()
+        answer = http.post("/api/v1/search", data=page, files=files)
+        assert answer.status_code == 200, answer.text
+        content = answer.json()
         hits = [
             {k: v for k, v in hit.items() if k not in ("thumbnail", "has_original")}
             for hit in content["hits"]
@@ -104,7 +106,7 @@ def shards_of(target: Path, kind: str) -> Iterator[Shards]:
     gallery = Gallery.open(target, device="cpu")
     books = gallery.model.codebooks
     if kind == "ray":
-        with ray_shards(gallery.path, books, Sharding(shards=2, retry_seconds=60)) as shards:
+        with ray_shards(gallery.path, books, Sharding(shards=2, retry_seconds=600)) as shards:
             yield shards
     elif kind == "twins":
         twins, _ = twin_shards(gallery.path, books, Sharding(shards=2, retry_seconds=30))
