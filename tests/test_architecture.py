@@ -19,7 +19,8 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("_version", "errors", "hits"),
     ("config", "files"),
     ("codes", "recipes"),
-    ("data", "index", "report"),
+    ("additive",),
+    ("additive_fit", "data", "index", "report"),
     ("evaluation",),
     ("model",),
     ("gallery", "methods"),
@@ -33,6 +34,8 @@ LAYER_OF = {part: number for number, layer in enumerate(LAYERS) for part in laye
 
 # These must be usable, testable and fast to import without torch.
 WITHOUT_TORCH = (
+    "additive",
+    "additive_fit",
     "cli",
     "client",
     "cluster",

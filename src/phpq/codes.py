@@ -130,6 +130,22 @@ class Codebooks:
             tables[start : start + len(products)] = products
         return tables
 
+    def vectors(self, embeddings: FloatArray, *, norm: QueryNorm = "unit") -> FloatArray:
+        """Return (N, D) whose inner products are float scores: unit sub-vectors, or raw ones."""
+        rows = check_embeddings("embeddings", embeddings, self.embedding_dim)
+        return normalise_sub_vectors(rows, self.num_codebooks) if norm == "unit" else rows
+
+    def best(self, tables: FloatArray) -> FloatArray:
+        """Return (Q,) the highest score that a code could reach under tables (Q, M, K)."""
+        scores: FloatArray = tables.max(axis=2).sum(axis=1)
+        return scores
+
+    def best_float(self, vectors: FloatArray) -> FloatArray:
+        """Return (Q,) the highest inner product of (Q, D) with a row of unit sub-vectors."""
+        parts = vectors.reshape(len(vectors), self.num_codebooks, self.sub_dim)
+        scores: FloatArray = np.linalg.norm(parts, axis=2).sum(axis=1)
+        return scores
+
     def fingerprint(self) -> str:
         """Return the sha256 of shape and values, as hex: equal for equal codebooks only."""
         digest = hashlib.sha256(f"phpq codebooks {self.codewords.shape}".encode())

@@ -1,0 +1,364 @@
+"""Codebooks that a gallery owns: fitted to what it holds and to the labels that it has. Numpy.
+
+A code picks one codeword of each codebook, and their *sum* stands for the row: every codeword spans
+the whole vector, so that a score is still a sum of table lookups, and index and shards need nothing
+else. Embeddings are projected first: centred, whitened within the gallery's classes where it has
+labels, and cut to the directions in which the gallery varies most.
+
+The first codebooks hold the classes. A labelled row stands at
+`trust * prototype + (1 - trust) * its own vector`: its class decides which images come first, its
+own bytes order them inside the class. A row without label stands at its own vector.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from phpq.codes import CodeArray, Codebooks, FloatArray, IntArray, QueryNorm, check_embeddings
+from phpq.errors import FormatError, ShapeError
+
+Labels = Sequence[str | None]
+
+SIZE = 256  # codewords of a codebook
+BEAM = 8  # partial codes that are followed while a row is encoded
+_BLOCK = 512  # rows encoded at once
+_NEAR = 16  # codes that a class may take, the nearest free one
+_TENSORS = ("codewords", "mean", "projection", "class_codes")
+
+
+@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
+class AdditiveCodebooks(Codebooks):
+    """M codebooks (M, K, d) over the whole projected vector, and the classes of a gallery."""
+
+    unit: bool = False
+    mean: FloatArray  # (D,) of the embeddings at fitting
+    projection: FloatArray  # (D, d)
+    class_names: tuple[str, ...] = ()
+    class_codes: CodeArray  # (C, P): the codewords, one of each of the first P books, of each class
+    spare: int = 0  # codewords at the end of the first book that no row uses yet, if P is 1
+    trust: float = 0.0  # how far labels are trusted, 0 to 1
+    scale: float = 1.0  # length of a row without label, so that labelled ones do not hide it
+    sharpness: float = 16.0  # of `likely`
+    fitted_rows: int = 0
+    fitted_distortion: float = 0.0  # mean squared error of the rows at fitting
+
+    @property
+    def embedding_dim(self) -> int:
+        """D, of the embeddings before they are projected."""
+        return len(self.mean)
+
+    @property
+    def class_books(self) -> int:
+        """P: codebooks that hold classes."""
+        return int(self.class_codes.shape[1])
+
+    def vectors(self, embeddings: FloatArray, *, norm: QueryNorm = "unit") -> FloatArray:
+        """Project (N, D) embeddings: (N, d) of unit length; inner products are float scores."""
+        del norm  # projected vectors always have unit length
+        return unit_rows(self._projected(embeddings))
+
+    def encode(self, embeddings: FloatArray, labels: Labels | None = None) -> CodeArray:
+        """Return the codes (N, M) of (N, D) embeddings.
+
+        A row's code does not depend on the other rows. Labels that no class has are as none.
+        """
+        own = self.vectors(embeddings)
+        classes = self._classes_of(labels, len(own))
+        return self.codes_of_targets(self._targets(own, classes), classes)
+
+    def decode(self, codes: CodeArray) -> FloatArray:
+        """Return what codes (N, M) stand for, in the space of embeddings: (N, D) float32."""
+        back = np.linalg.pinv(self.projection.astype(np.float64))
+        return (self._sums(codes).astype(np.float64) @ back + self.mean).astype(np.float32)
+
+    def lookup_tables(self, queries: FloatArray, *, norm: QueryNorm = "unit") -> FloatArray:
+        """Score every codeword against (Q, D) queries: (Q, M, K) float32."""
+        del norm
+        return self._tables(self.vectors(queries))
+
+    def best(self, tables: FloatArray) -> FloatArray:
+        """Return (Q,) the score of a row that is the query itself."""
+        return np.full(len(tables), max(1.0, self.scale), np.float32)
+
+    def best_float(self, vectors: FloatArray) -> FloatArray:
+        """Return (Q,) the highest inner product of projected queries (Q, d) with a row."""
+        lengths: FloatArray = np.linalg.norm(vectors, axis=1).astype(np.float32)
+        return lengths
+
+    def kinds(self, queries: FloatArray) -> FloatArray:
+        """Score every class against (Q, D) queries: (Q, C) float32, higher is better."""
+        tables = self.lookup_tables(queries)
+        scores = np.zeros((len(tables), len(self.class_names)), np.float32)
+        for book in range(self.class_books):
+            scores += tables[:, book, self.class_codes[:, book]]
+        return scores / max(self.trust, 1e-6)
+
+    def likely(self, queries: FloatArray) -> FloatArray:
+        """Return how likely each class is for (Q, D) queries, if it is one of them: (Q, C)."""
+        return softmax(self.sharpness * self.kinds(queries))
+
+    def own_vectors(self, codes: CodeArray, labels: Labels | None = None) -> FloatArray:
+        """Return (N, D): what codes tell of the rows themselves, without their classes."""
+        classes, sums = self._classes_of(labels, len(codes)), self._sums(codes)
+        labelled = classes >= 0
+        if labelled.any():
+            mine = sums[labelled] - self.trust * self._prototypes()[classes[labelled]]
+            sums[labelled] = mine / max(1 - self.trust, 1e-6)
+        back = np.linalg.pinv(self.projection.astype(np.float64))
+        return (sums.astype(np.float64) @ back + self.mean).astype(np.float32)
+
+    def distortion(self, embeddings: FloatArray, labels: Labels | None = None) -> float:
+        """Return the mean squared distance of (N, D) rows from what their codes stand for."""
+        own = self.vectors(embeddings)
+        classes = self._classes_of(labels, len(own))
+        targets = self._targets(own, classes)
+        return mean_square(targets - self._sums(self.codes_of_targets(targets, classes)))
+
+    def with_classes(self, embeddings: FloatArray, labels: Labels) -> AdditiveCodebooks:
+        """Add the classes of labelled rows (N, D) that are not known yet.
+
+        Codes made before stay valid: a new class takes a spare codeword, or a code of the first
+        books that no class has. Without either it takes the nearest code, with its owner.
+        """
+        names = sorted({name for name in labels if name is not None} - set(self.class_names))
+        if not names or not self.trust or not self.class_books:
+            return self
+        means = class_means(self.vectors(embeddings), number_labels(labels, names), len(names))
+        words, spare = self.codewords.copy(), self.spare
+        taken = {tuple(code) for code in self.class_codes.tolist()}
+        codes: list[tuple[int, ...]] = []
+        for prototype in self.trust * means:
+            if self.class_books == 1 and spare:
+                slot = SIZE - spare
+                words[0, slot], spare = prototype, spare - 1
+                codes.append((slot,))
+                continue
+            near = nearest_codes(prototype[None], words[: self.class_books])[0]
+            codes.append(next((code for code in near if code not in taken), near[0]))
+            taken.add(codes[-1])
+        class_codes = np.concatenate([self.class_codes, np.array(codes, np.uint8)])
+        return replace(
+            self,
+            codewords=words,
+            spare=spare,
+            class_names=(*self.class_names, *names),
+            class_codes=class_codes,
+        )
+
+    def renamed(self, names: Mapping[str, str]) -> AdditiveCodebooks:
+        """Rename classes, as in {old: new}; one that gets the name of another is merged into it.
+
+        Rows of a merged class are to be encoded again, with their new label.
+        """
+        kept: dict[str, int] = {}
+        for number, name in enumerate(self.class_names):
+            if name not in names:
+                kept[name] = number
+        for number, name in enumerate(self.class_names):
+            if name in names:
+                kept.setdefault(names[name], number)
+        order = sorted(kept, key=kept.__getitem__)
+        codes = self.class_codes[[kept[name] for name in order]]
+        return replace(self, class_names=tuple(order), class_codes=codes)
+
+    def memory_bytes(self) -> int:
+        """Return the bytes of codewords, projection and classes with their names."""
+        arrays = (self.codewords, self.mean, self.projection, self.class_codes)
+        names = sum(len(name.encode()) for name in self.class_names)
+        return int(sum(array.nbytes for array in arrays)) + names
+
+    def fingerprint(self) -> str:
+        """Return a hash of everything that codes and scores depend on, as hex."""
+        return hashlib.sha256(self.to_bytes()).hexdigest()
+
+    def to_bytes(self) -> bytes:
+        """Return a safetensors file; equal codebooks give equal bytes."""
+        from safetensors.numpy import save
+
+        facts = {
+            "class_names": self.class_names,
+            "spare": self.spare,
+            "trust": self.trust,
+            "scale": self.scale,
+            "sharpness": self.sharpness,
+            "fitted_rows": self.fitted_rows,
+            "fitted_distortion": self.fitted_distortion,
+        }
+        tensors = {name: np.ascontiguousarray(getattr(self, name)) for name in _TENSORS}
+        return save(tensors, metadata={"facts": json.dumps(facts)})
+
+    @classmethod
+    def from_bytes(cls, data: bytes) -> AdditiveCodebooks:
+        """Read what `to_bytes` wrote; a `FormatError` for anything else."""
+        from safetensors import SafetensorError
+        from safetensors.numpy import load
+
+        try:
+            length = int.from_bytes(data[:8], "little")
+            facts: dict[str, Any] = json.loads(
+                json.loads(data[8 : 8 + length])["__metadata__"]["facts"]
+            )
+            facts |= load(data) | {"class_names": tuple(facts["class_names"])}
+            return cls(**facts)
+        except (SafetensorError, ValueError, KeyError, TypeError) as error:
+            raise FormatError(
+                f"The gallery's codebooks are damaged: {error}. Restore the file from a copy, or "
+                "fit them again with: phpq gallery refit GALLERY"
+            ) from error
+
+    def _projected(self, embeddings: FloatArray) -> FloatArray:
+        rows = check_embeddings("embeddings", embeddings, self.embedding_dim)
+        # In float64, rounded once: a row's vector must not depend on the rows beside it.
+        centred = rows.astype(np.float64) - self.mean
+        return (centred @ self.projection.astype(np.float64)).astype(np.float32)
+
+    def _tables(self, vectors: FloatArray) -> FloatArray:
+        flat = self.codewords.reshape(-1, self.sub_dim).astype(np.float64)
+        products = (vectors.astype(np.float64) @ flat.T).astype(np.float32)
+        return products.reshape(len(vectors), self.num_codebooks, self.codebook_size)
+
+    def _prototypes(self) -> FloatArray:
+        """(C, d) prototypes as codes can say them."""
+        total = np.zeros((len(self.class_names), self.sub_dim), np.float32)
+        for book in range(self.class_books):
+            total += self.codewords[book, self.class_codes[:, book]]
+        return total / max(self.trust, 1e-6)
+
+    def _classes_of(self, labels: Labels | None, count: int) -> IntArray:
+        if labels is None:
+            return np.full(count, -1, np.int64)
+        if len(labels) != count:
+            raise ShapeError(f"{len(labels)} labels for {count} rows; give one per row, or None.")
+        return number_labels(labels, self.class_names)
+
+    def _targets(self, own: FloatArray, classes: IntArray) -> FloatArray:
+        """Where rows (N, d) stand: between their class and themselves, or at themselves."""
+        targets = self.scale * own
+        labelled = classes >= 0
+        if labelled.any():
+            prototypes = self._prototypes()[classes[labelled]]
+            targets[labelled] = self.trust * prototypes + (1 - self.trust) * own[labelled]
+        return targets
+
+    def codes_of_targets(self, targets: FloatArray, classes: IntArray) -> CodeArray:
+        """Return the codes (N, M) of places (N, d) where rows of classes (N,), or -1, stand."""
+        gram = gram_matrix(self.codewords)
+        codes = np.empty((len(targets), self.num_codebooks), np.uint8)
+        labelled = classes >= 0
+        for group, fixed in ((labelled, self.class_codes[classes[labelled]]), (~labelled, None)):
+            rows = np.flatnonzero(group)
+            for start in range(0, len(rows), _BLOCK):
+                part = rows[start : start + _BLOCK]
+                given = None if fixed is None else fixed[start : start + _BLOCK]
+                codes[part] = beam_search(
+                    self._tables(targets[part]), gram, fixed=given, spare=self.spare
+                )
+        return codes
+
+    def _sums(self, codes: CodeArray) -> FloatArray:
+        total = np.zeros((len(codes), self.sub_dim), np.float32)
+        for book in range(self.num_codebooks):
+            total += self.codewords[book, codes[:, book]]
+        return total
+
+
+def beam_search(
+    products: FloatArray,
+    gram: FloatArray,
+    *,
+    fixed: CodeArray | None = None,
+    spare: int = 0,
+    width: int = BEAM,
+    keep: int = 1,
+) -> CodeArray:
+    """Find codes whose sum of codewords is near a target, one codebook after the other.
+
+    Takes the inner products (n, M, K) of targets and codewords, and those of codewords with each
+    other, (M, K, M, K). `fixed` (n, P) gives the first indices; the last `spare` codewords of the
+    first book are not used. Returns the best codes (n, M) uint8; with `keep` > 1 that many of each
+    target, best first, (n, keep, M). Only comparisons and sums of single rows: a row's code does
+    not depend on the rows beside it.
+    """
+    count, books, size = products.shape
+    given = np.empty((count, 0), np.uint8) if fixed is None else fixed
+    codes = given[:, None, :].astype(np.int64)  # (n, beams, books so far)
+    costs = np.zeros((count, 1), np.float32)  # squared distance, but for the target's own length
+    squares = np.einsum("mkmk->mk", gram)
+    for book in range(given.shape[1], books):
+        added = (squares[book] - 2 * products[:, book])[:, None, :] + costs[:, :, None]
+        for before in range(book):
+            added = added + 2 * gram[before, codes[:, :, before], book]
+        if book == 0 and spare:
+            added[:, :, size - spare :] = np.inf
+        flat = added.reshape(count, -1)
+        kept = min(width, flat.shape[1])
+        best = np.argpartition(flat, kept - 1, axis=1)[:, :kept]
+        values = np.take_along_axis(flat, best, axis=1)
+        order = np.lexsort((best, values), axis=1)
+        best, costs = (np.take_along_axis(each, order, axis=1) for each in (best, values))
+        beams = np.take_along_axis(codes, (best // size)[:, :, None], axis=1)
+        codes = np.concatenate([beams, (best % size)[:, :, None]], axis=2)
+    found = codes.astype(np.uint8)
+    return found[:, 0] if keep == 1 else found[:, :keep]
+
+
+def gram_matrix(codewords: FloatArray) -> FloatArray:
+    """Return the inner products of all codewords (M, K, d) with each other: (M, K, M, K)."""
+    books, size, dim = codewords.shape
+    flat = codewords.reshape(-1, dim).astype(np.float64)
+    return (flat @ flat.T).astype(np.float32).reshape(books, size, books, size)
+
+
+def nearest_codes(
+    targets: FloatArray, codewords: FloatArray, *, spare: int = 0
+) -> list[list[tuple[int, ...]]]:
+    """Return codes of (P, K, d) codewords near each of (n, d) targets, the nearest first."""
+    books, size, dim = codewords.shape
+    flat, gram = codewords.reshape(-1, dim).astype(np.float64), gram_matrix(codewords)
+    found: list[list[tuple[int, ...]]] = []
+    for start in range(0, len(targets), _BLOCK):
+        part = targets[start : start + _BLOCK].astype(np.float64)
+        products = (part @ flat.T).astype(np.float32).reshape(len(part), books, size)
+        near = beam_search(products, gram, spare=spare, width=_NEAR, keep=_NEAR)
+        found += [[tuple(code) for code in codes] for codes in near.tolist()]
+    return found
+
+
+def class_means(vectors: FloatArray, classes: IntArray, count: int) -> FloatArray:
+    """Return the means of unit vectors (N, d) of each class, of unit length; -1 is no class."""
+    sums = np.zeros((count, vectors.shape[1]), np.float64)
+    np.add.at(sums, classes[classes >= 0], vectors[classes >= 0])
+    return unit_rows(sums.astype(np.float32))
+
+
+def number_labels(labels: Labels, names: Sequence[str]) -> IntArray:
+    """Return (N,) int64: the place of each label among names, -1 for others and none."""
+    known = {name: number for number, name in enumerate(names)}
+    return np.array([-1 if name is None else known.get(name, -1) for name in labels], np.int64)
+
+
+def unit_rows(vectors: FloatArray) -> FloatArray:
+    """Divide rows by their lengths; a zero row stays zero."""
+    lengths = np.sqrt(np.square(vectors, dtype=np.float64).sum(axis=1, keepdims=True))
+    return (vectors / np.where(lengths > 0, lengths, 1)).astype(np.float32)
+
+
+def mean_square(errors: FloatArray) -> float:
+    """Return the mean squared length of rows."""
+    return float(np.square(errors, dtype=np.float64).sum(axis=1).mean()) if len(errors) else 0.0
+
+
+def softmax(scores: NDArray[Any]) -> FloatArray:
+    """Turn scores (Q, C) into shares that sum to 1 for each query."""
+    if not scores.shape[1]:
+        return scores.astype(np.float32)
+    powers = np.exp(scores - scores.max(axis=1, keepdims=True))
+    shares: FloatArray = (powers / powers.sum(axis=1, keepdims=True)).astype(np.float32)
+    return shares

@@ -1,0 +1,296 @@
+"""Fits a gallery's own codebooks: embeddings and the labels that there are in, codebooks out.
+
+Everything is in closed form or by k-means, in seconds for tens of thousands of rows: projection,
+prototypes of the classes, then codewords for what is left of each row, all fitted together by least
+squares to the codes that a beam search finds with them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from phpq.additive import (
+    SIZE,
+    AdditiveCodebooks,
+    Labels,
+    class_means,
+    mean_square,
+    nearest_codes,
+    number_labels,
+    softmax,
+    unit_rows,
+)
+from phpq.codes import CodeArray, FloatArray, IntArray, check_embeddings
+from phpq.errors import ConfigError
+
+FIT_ROWS = 50_000  # rows that codebooks are fitted to; more hardly change them
+DIMS = 128  # directions that are kept
+TRUST = 0.7
+_ROUNDS = 4  # of encoding all rows and fitting all codewords to the codes
+_STEPS, _ITERATIONS = 5, 8  # of k-means: numbers of directions, and rounds in each
+_WITHIN = 0.8  # share of the gallery's own within-class scatter in its covariance, with many labels
+_SHRINK = 0.3  # of the mean variance, added to every direction
+_SPARE = 32  # codewords of the first codebook that are left for classes to come
+_SHARPNESS = np.geomspace(2, 64, 26)
+_SCORES = 2_000_000  # of classes that the sharpness is chosen by
+
+
+def fit_additive(
+    embeddings: FloatArray,
+    labels: Labels,
+    *,
+    num_codebooks: int = 8,
+    trust: float = TRUST,
+    dims: int = DIMS,
+    seed: int = 0,
+) -> AdditiveCodebooks:
+    """Fit codebooks to embeddings (N, D) and their labels, None where there is none.
+
+    `trust` says how far labels are trusted: at 0 they are not used, at 1 rows stand at the
+    prototype of their class. At most `FIT_ROWS` rows are looked at; prototypes are those of all.
+    """
+    rows = check_embeddings("embeddings", embeddings)
+    if not len(rows) or len(labels) != len(rows):
+        raise ConfigError(
+            f"{len(rows)} embeddings and {len(labels)} labels: codebooks are fitted to at least "
+            "one row, with a label or None for each. Add images first."
+        )
+    if not 0 <= trust <= 1:
+        raise ConfigError(f"trust={trust} is not allowed: it must be in [0, 1].")
+    names = tuple(sorted({name for name in labels if name is not None})) if trust else ()
+    classes = number_labels(labels, names)
+    generator = np.random.default_rng(seed)
+    sample = _sample(len(rows), generator)
+    mean, projection = _projection(rows[sample], classes[sample], dims)
+    books = AdditiveCodebooks(
+        codewords=np.zeros((num_codebooks, SIZE, projection.shape[1]), np.float32),
+        mean=mean,
+        projection=projection,
+        class_names=names,
+        class_codes=np.zeros((len(names), 0), np.uint8),
+        trust=trust if names else 0.0,
+        fitted_rows=len(rows),
+    )
+    own = books.vectors(rows)
+    means = class_means(own, classes, len(names))
+    chosen, own, classes = books.trust, own[sample], classes[sample]
+    books = replace(
+        books,
+        scale=_unlabelled_scale(own, classes, means, chosen),
+        sharpness=_sharpness(own, classes, means),
+    )
+    targets = books.scale * own
+    labelled = classes >= 0
+    targets[labelled] = chosen * means[classes[labelled]] + (1 - chosen) * own[labelled]
+    books = _with_prototypes(books, chosen * means, targets[~labelled], generator)
+    books = _with_residuals(books, targets, classes, generator)
+    return replace(books, fitted_distortion=mean_square(targets - _sums(books, targets, classes)))
+
+
+def _sample(count: int, generator: np.random.Generator) -> IntArray:
+    if count <= FIT_ROWS:
+        return np.arange(count)
+    return np.sort(generator.choice(count, FIT_ROWS, replace=False))
+
+
+def _projection(rows: FloatArray, classes: IntArray, dims: int) -> tuple[FloatArray, FloatArray]:
+    """Return the mean (D,) and the map (D, d): whitened within classes, then cut by PCA."""
+    mean = rows.mean(axis=0, dtype=np.float64)
+    centred = rows - mean
+    whitener = np.eye(rows.shape[1])
+    inside = classes >= 0
+    sizes = np.bincount(classes[inside]) if inside.any() else np.zeros(0, np.int64)
+    degrees = int((sizes[sizes > 0] - 1).sum())  # what the labels tell about the scatter in a class
+    if degrees:
+        sums = np.zeros((len(sizes), rows.shape[1]))
+        np.add.at(sums, classes[inside], centred[inside])
+        spread = centred[inside] - (sums / np.maximum(sizes, 1)[:, None])[classes[inside]]
+        scatter = spread.T @ spread / degrees
+        share = _WITHIN * degrees / (degrees + rows.shape[1] / 4)
+        level = np.trace(scatter) / len(scatter)
+        covariance = share * scatter + (1 - share + _SHRINK) * level * np.eye(len(scatter))
+        values, axes = np.linalg.eigh(covariance)
+        whitener = (axes / np.sqrt(np.maximum(values, 1e-12 * values.max()))) @ axes.T
+    whitened = unit_rows((centred @ whitener).astype(np.float32)).astype(np.float64)
+    whitened -= whitened.mean(axis=0)
+    values, axes = np.linalg.eigh(whitened.T @ whitened)
+    kept = axes[:, ::-1][:, : min(dims, rows.shape[1])]
+    return mean.astype(np.float32), (whitener @ kept).astype(np.float32)
+
+
+def _unlabelled_scale(own: FloatArray, classes: IntArray, means: FloatArray, trust: float) -> float:
+    """Return the length at which rows without label score like labelled rows of their class."""
+    inside = np.flatnonzero(classes >= 0)
+    sums = np.zeros(means.shape)
+    np.add.at(sums, classes[inside], own[inside])
+    sizes = np.bincount(classes[inside], minlength=len(means))[classes[inside]]
+    many = sizes > 1
+    if not many.any():
+        return 1.0
+    rows, numbers = own[inside][many], classes[inside][many]
+    # Of each row with the others of its class, on average.
+    others = ((sums[numbers] * rows).sum(axis=1) - 1) / (sizes[many] - 1)
+    pairs = float(others.mean())
+    # Prototypes hold the row itself, which makes them look nearer than they are.
+    prototypes = unit_rows((sums[numbers] - rows).astype(np.float32))
+    with_labels = trust * float((prototypes * rows).sum(axis=1).mean()) + (1 - trust) * pairs
+    return float(np.clip(with_labels / pairs, 1.0, 3.0)) if pairs > 0 else 1.0
+
+
+def _sharpness(own: FloatArray, classes: IntArray, means: FloatArray) -> float:
+    """Return the factor of class scores under which the labels are most likely, each left out."""
+    inside = np.flatnonzero(classes >= 0)
+    inside = inside[:: max(1, len(inside) * len(means) // _SCORES)]
+    if not len(inside) or len(means) < 2:
+        return float(_SHARPNESS[len(_SHARPNESS) // 2])
+    sums = np.zeros(means.shape)
+    np.add.at(sums, classes[classes >= 0], own[classes >= 0])
+    rows, numbers = own[inside], classes[inside]
+    scores = rows @ means.T
+    scores[np.arange(len(rows)), numbers] = (
+        unit_rows((sums[numbers] - rows).astype(np.float32)) * rows
+    ).sum(axis=1)
+    likely = [
+        np.log(softmax(factor * scores)[np.arange(len(rows)), numbers] + 1e-12).mean()
+        for factor in _SHARPNESS
+    ]
+    return float(_SHARPNESS[int(np.argmax(likely))])
+
+
+def _with_prototypes(
+    books: AdditiveCodebooks,
+    prototypes: FloatArray,
+    unlabelled: FloatArray,
+    generator: np.random.Generator,
+) -> AdditiveCodebooks:
+    """Put the classes into the first books: one each where they fit, or as sums of several."""
+    count, words = len(prototypes), books.codewords.copy()
+    if not count:
+        return books
+    if count <= SIZE - _SPARE:
+        free = SIZE - _SPARE - count if len(unlabelled) else 0
+        words[0, :count] = prototypes
+        if free:
+            words[0, count : count + free] = k_means(unlabelled, free, generator)
+        codes = np.arange(count, dtype=np.uint8)[:, None]
+        spare = SIZE - count - free
+        return replace(books, codewords=words, class_codes=codes, spare=spare)
+    used = min(2 if count <= SIZE * SIZE // 2 else 3, books.num_codebooks)
+    left = np.concatenate([prototypes, unlabelled])
+    for book in range(used):
+        words[book] = k_means(left, SIZE, generator)
+        left = left - words[book][_nearest(left, words[book])]
+    taken: set[tuple[int, ...]] = set()
+    codes_of: list[tuple[int, ...]] = []
+    for near in nearest_codes(prototypes, words[:used]):
+        # Two classes with one code would be one class.
+        codes_of.append(next((code for code in near if code not in taken), near[0]))
+        taken.add(codes_of[-1])
+    return replace(books, codewords=words, class_codes=np.array(codes_of, np.uint8))
+
+
+def _with_residuals(
+    books: AdditiveCodebooks,
+    targets: FloatArray,
+    classes: IntArray,
+    generator: np.random.Generator,
+) -> AdditiveCodebooks:
+    """Fit the other books to what the first leave of the rows."""
+    first, words = books.class_books, books.codewords.copy()
+    left = targets - _chosen_sum(words[:first], _first_codes(books, targets, classes))
+    for book in range(first, books.num_codebooks):
+        words[book] = k_means(left, SIZE, generator)
+        left = left - words[book][_nearest(left, words[book])]
+    for _ in range(_ROUNDS):
+        books = replace(books, codewords=words)
+        codes = books.codes_of_targets(targets, classes)
+        words = words.copy()
+        rest = targets - _chosen_sum(words[:first], codes[:, :first])
+        words[first:] = _least_squares(rest, codes[:, first:], words[first:])
+    return replace(books, codewords=words)
+
+
+def _first_codes(books: AdditiveCodebooks, targets: FloatArray, classes: IntArray) -> CodeArray:
+    """Return (N, P) the class of each row, or the nearest code of the first books without one."""
+    if not books.class_books:
+        return np.zeros((len(targets), 0), np.uint8)
+    codes = np.empty((len(targets), books.class_books), np.uint8)
+    labelled = classes >= 0
+    codes[labelled] = books.class_codes[classes[labelled]]
+    if not labelled.all():
+        only = replace(books, codewords=books.codewords[: books.class_books])
+        codes[~labelled] = only.codes_of_targets(targets[~labelled], classes[~labelled])
+    return codes
+
+
+def _least_squares(targets: FloatArray, codes: CodeArray, words: FloatArray) -> FloatArray:
+    """Return the codewords (B, K, d) whose sums, as codes (N, B) choose them, are nearest."""
+    books, size, dim = words.shape
+    normal = np.zeros((books * size, books * size))
+    sums = np.zeros((books * size, dim))
+    for one in range(books):
+        np.add.at(sums, one * size + codes[:, one].astype(np.int64), targets)
+        for other in range(books):
+            pairs = codes[:, one].astype(np.int64) * size + codes[:, other]
+            block = np.bincount(pairs, minlength=size * size).reshape(size, size)
+            normal[one * size : (one + 1) * size, other * size : (other + 1) * size] = block
+    # A little weight on the old codewords: rare ones stay near where they were.
+    weight = 1e-2 + 1e-4 * len(targets) / size
+    normal[np.diag_indices_from(normal)] += weight
+    solved = np.linalg.solve(normal, sums + weight * words.reshape(-1, dim))
+    return solved.reshape(books, size, dim).astype(np.float32)
+
+
+def _sums(books: AdditiveCodebooks, targets: FloatArray, classes: IntArray) -> FloatArray:
+    return _chosen_sum(books.codewords, books.codes_of_targets(targets, classes))
+
+
+def _chosen_sum(words: FloatArray, codes: CodeArray) -> FloatArray:
+    total = np.zeros((len(codes), words.shape[2]), np.float32)
+    for book in range(len(words)):
+        total += words[book, codes[:, book]]
+    return total
+
+
+def k_means(points: FloatArray, count: int, generator: np.random.Generator) -> FloatArray:
+    """Return `count` centres (count, d) of points (N, d); with fewer points the others are zero.
+
+    It begins in the few directions in which the points vary most and ends in all of them: started
+    in all at once, with few points for each centre, it stops at far worse centres.
+    """
+    if len(points) <= count:
+        filled = np.zeros((count, points.shape[1]), np.float32)
+        filled[: len(points)] = points
+        return filled
+    mean = points.mean(axis=0)
+    centred = points - mean
+    axes = np.linalg.eigh((centred.T @ centred).astype(np.float64))[1][:, ::-1].astype(np.float32)
+    turned = centred @ axes
+    centres = turned[generator.choice(len(points), count, replace=False)]
+    dims = [max(1, round(points.shape[1] ** (step / _STEPS))) for step in range(1, _STEPS + 1)]
+    for dim in np.repeat(dims, _ITERATIONS):
+        seen = np.ascontiguousarray(turned[:, :dim])
+        nearest = _nearest(seen, np.ascontiguousarray(centres[:, :dim]))
+        sizes = np.bincount(nearest, minlength=count)
+        filled_ones, empty = np.flatnonzero(sizes), np.flatnonzero(sizes == 0)
+        # Sorted by centre, each stretch is summed at once.
+        starts = np.concatenate([[0], np.cumsum(sizes)[:-1]])[filled_ones]
+        sums = np.add.reduceat(turned[np.argsort(nearest, kind="stable")], starts, axis=0)
+        centres[filled_ones] = sums / sizes[filled_ones, None]
+        if len(empty):  # they go where points are served worst
+            errors = np.square(seen - centres[nearest, :dim]).sum(axis=1)
+            centres[empty] = turned[np.argsort(-errors, kind="stable")[: len(empty)]]
+    found: FloatArray = (centres @ axes.T + mean).astype(np.float32)
+    return found
+
+
+def _nearest(points: FloatArray, centres: FloatArray) -> NDArray[np.intp]:
+    squares = np.square(centres).sum(axis=1)
+    nearest = np.empty(len(points), np.intp)
+    for start in range(0, len(points), 8192):
+        part = points[start : start + 8192]
+        nearest[start : start + 8192] = (squares - 2 * (part @ centres.T)).argmin(axis=1)
+    return nearest

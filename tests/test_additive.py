@@ -1,0 +1,185 @@
+"""Sums of codewords: codes, scores and classes against plain loops; saved and read again."""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from phpq.additive import (
+    SIZE,
+    AdditiveCodebooks,
+    beam_search,
+    class_means,
+    gram_matrix,
+    softmax,
+    unit_rows,
+)
+from phpq.additive_fit import fit_additive
+from phpq.codes import FloatArray, score_codes
+from phpq.errors import FormatError, ShapeError
+
+KINDS = ("finch", "heron", "owl", "wren")
+
+
+def made_up(
+    kinds: int = 4, per_kind: int = 12, dim: int = 24, seed: int = 0
+) -> tuple[FloatArray, list[str]]:
+    """Unit embeddings around a centre for each kind, and their labels."""
+    rng = np.random.default_rng(seed)
+    centres = rng.normal(size=(kinds, dim))
+    numbers = np.repeat(np.arange(kinds), per_kind)
+    rows = unit_rows(
+        (centres[numbers] + 0.6 * rng.normal(size=(len(numbers), dim))).astype(np.float32)
+    )
+    names = KINDS if kinds <= len(KINDS) else [f"kind {n:05}" for n in range(kinds)]
+    return rows, [names[n] for n in numbers]
+
+
+def fitted(**options: Any) -> tuple[AdditiveCodebooks, FloatArray, list[str]]:
+    rows, labels = made_up()
+    return fit_additive(rows, labels, **{"num_codebooks": 3, "dims": 16, **options}), rows, labels
+
+
+def test_a_wide_beam_finds_the_nearest_sum_of_codewords() -> None:
+    rng = np.random.default_rng(1)
+    words = rng.normal(size=(3, 4, 5)).astype(np.float32)
+    targets = rng.normal(size=(6, 5)).astype(np.float32)
+    products = np.einsum("nd,mkd->nmk", targets, words).astype(np.float32)
+    codes = beam_search(products, gram_matrix(words), width=64)
+    for target, code in zip(targets, codes, strict=True):
+        every = list(itertools.product(range(4), repeat=3))
+        errors = [sum((target - sum(words[m, k] for m, k in enumerate(one))) ** 2) for one in every]
+        assert tuple(code) == every[int(np.argmin(errors))]
+
+
+def test_a_beam_keeps_what_is_given_and_leaves_spare_codewords_alone() -> None:
+    rng = np.random.default_rng(2)
+    words = rng.normal(size=(3, 4, 5)).astype(np.float32)
+    products = np.einsum("nd,mkd->nmk", rng.normal(size=(50, 5)), words).astype(np.float32)
+    gram = gram_matrix(words)
+    given = np.full((50, 1), 3, np.uint8)
+    assert (beam_search(products, gram, fixed=given)[:, 0] == 3).all()
+    assert (beam_search(products, gram)[:, 0] == 3).any()
+    assert (beam_search(products, gram, spare=1)[:, 0] < 3).all()
+
+
+def test_the_code_of_a_row_does_not_depend_on_the_others() -> None:
+    books, rows, labels = fitted()
+    together = books.encode(rows, labels)
+    alone = [books.encode(rows[n : n + 1], labels[n : n + 1])[0] for n in range(len(rows))]
+    assert np.array_equal(together, alone)
+
+
+def test_a_score_is_the_inner_product_with_what_the_code_stands_for() -> None:
+    books, rows, labels = fitted()
+    codes = books.encode(rows, labels)
+    scores = score_codes(books.lookup_tables(rows), codes)
+    for query, row in ((0, 0), (0, 30), (17, 45)):
+        stands_for = sum(books.codewords[m, codes[row, m]] for m in range(3))
+        expected = float(books.vectors(rows[query : query + 1])[0] @ stands_for)
+        assert scores[query, row] == pytest.approx(expected, abs=1e-5)
+
+
+def test_labelled_rows_stand_between_their_class_and_themselves() -> None:
+    books, rows, labels = fitted(trust=0.6, num_codebooks=8)
+    own = books.vectors(rows)
+    codes = books.encode(rows, labels)
+    for name in KINDS:
+        inside = [n for n, label in enumerate(labels) if label == name]
+        mean = own[inside].sum(axis=0)
+        mean /= np.linalg.norm(mean)
+        for row in inside:
+            target = 0.6 * mean + 0.4 * own[row]
+            stands_for = sum(books.codewords[m, codes[row, m]] for m in range(8))
+            assert np.linalg.norm(target - stands_for) < 0.05
+
+
+def test_labels_bring_a_class_together_and_leave_each_image_its_own_look() -> None:
+    books, rows, labels = fitted(num_codebooks=8)
+    codes = books.encode(rows, labels)
+    same = np.array(labels)[:, None] == np.array(labels)[None, :]
+    with_labels = score_codes(books.lookup_tables(rows), codes)
+    without = fit_additive(rows, [None] * len(rows), num_codebooks=8, dims=16)
+    plain = score_codes(without.lookup_tables(rows), without.encode(rows))
+    gap = [s[same].min() - s[~same].max() for s in (with_labels, plain)]
+    assert gap[0] > gap[1]
+    assert (with_labels.argmax(axis=1) == np.arange(len(rows))).mean() > 0.9
+
+
+def test_a_row_without_label_or_with_an_unknown_one_is_coded_by_its_look() -> None:
+    books, rows, _ = fitted()
+    plain = books.encode(rows)
+    assert np.array_equal(plain, books.encode(rows, [None] * len(rows)))
+    assert np.array_equal(plain, books.encode(rows, ["no such kind"] * len(rows)))
+    with pytest.raises(ShapeError, match="one per row"):
+        books.encode(rows, ["owl"])
+
+
+def test_kinds_are_scored_by_their_prototypes() -> None:
+    books, rows, labels = fitted()
+    own = books.vectors(rows)
+    numbers = np.array([books.class_names.index(name) for name in labels])
+    expected = own @ class_means(own, numbers, 4).T
+    assert np.allclose(books.kinds(rows), expected, atol=1e-4)
+    likely = books.likely(rows)
+    assert np.allclose(likely.sum(axis=1), 1, atol=1e-5)
+    assert (likely.argmax(axis=1) == numbers).mean() > 0.95
+
+
+def test_decoded_codes_are_queries_like_the_rows_themselves() -> None:
+    books, rows, labels = fitted(num_codebooks=8)
+    codes = books.encode(rows, labels)
+    found = score_codes(books.lookup_tables(books.decode(codes)), codes).argmax(axis=1)
+    assert (np.array(labels)[found] == np.array(labels)).all()
+    back = books.own_vectors(codes, labels)
+    assert (books.vectors(back) * books.vectors(rows)).sum(axis=1).mean() > 0.9
+
+
+def test_new_classes_take_spare_codewords_and_old_codes_stay_valid() -> None:
+    books, rows, labels = fitted()
+    codes = books.encode(rows, labels)
+    more, _ = made_up(kinds=1, seed=5)
+    grown = books.with_classes(more, ["magpie"] * len(more))
+    assert grown.class_names == (*books.class_names, "magpie")
+    assert grown.spare == books.spare - 1
+    assert np.array_equal(grown.encode(rows, labels), codes)
+    used = books.codewords[0, : SIZE - books.spare]
+    assert np.array_equal(grown.codewords[0, : SIZE - books.spare], used)
+    assert (grown.kinds(more).argmax(axis=1) == 4).all()
+    assert grown.with_classes(rows, labels) is grown
+
+
+def test_renaming_keeps_codes_and_merging_leaves_one_class() -> None:
+    books, rows, labels = fitted()
+    renamed = books.renamed({"owl": "eagle owl"})
+    assert set(renamed.class_names) == {"finch", "heron", "eagle owl", "wren"}
+    again = [name.replace("owl", "eagle owl") for name in labels]
+    assert np.array_equal(renamed.encode(rows, again), books.encode(rows, labels))
+    merged = books.renamed({"owl": "wren"})
+    assert sorted(merged.class_names) == ["finch", "heron", "wren"]
+    wren = merged.class_codes[merged.class_names.index("wren")]
+    assert np.array_equal(wren, books.class_codes[books.class_names.index("wren")])
+    swapped = books.renamed({"owl": "wren", "wren": "owl"})
+    assert sorted(swapped.class_names) == sorted(KINDS)
+
+
+def test_what_is_saved_is_what_is_read() -> None:
+    books, rows, labels = fitted()
+    read = AdditiveCodebooks.from_bytes(books.to_bytes())
+    assert read.to_bytes() == books.to_bytes()
+    assert read.fingerprint() == books.fingerprint()
+    assert read.class_names == books.class_names
+    assert np.array_equal(read.encode(rows, labels), books.encode(rows, labels))
+    assert replace(books, trust=0.5).fingerprint() != books.fingerprint()
+    for damaged in (b"", b"not a file at all", books.to_bytes()[:-100]):
+        with pytest.raises(FormatError, match="gallery refit"):
+            AdditiveCodebooks.from_bytes(damaged)
+
+
+def test_shares_sum_to_one_and_large_scores_do_not_overflow() -> None:
+    assert np.allclose(softmax(np.array([[1000.0, 0.0], [0.0, 0.0]])), [[1.0, 0.0], [0.5, 0.5]])
+    assert softmax(np.empty((2, 0))).shape == (2, 0)
