@@ -11,14 +11,13 @@ import torch
 from numpy.typing import NDArray
 from PIL import Image
 
-from phpq.config import DataConfig
 from phpq.data import Dataset, decode_all, open_dataset, write_plumage
 from phpq.data.batches import Views
 from phpq.errors import BadImageError, ConfigError, FormatError, ShapeError
 from phpq.evaluation import LabelledEmbeddings, evaluate_codes
 from phpq.model import Model, load, resolve_device
 from phpq.model.checkpoint import ModelCard
-from phpq.model.retrieval import apply_to_pixels, embed_pixels
+from phpq.model.retrieval import apply_to_pixels
 from tiny_runs import SIDE, tiny_birds, tiny_config, tiny_network
 
 
@@ -122,15 +121,14 @@ def test_gallery_order_never_changes_map(model: Model, files: Dataset) -> None:
 def test_embedding_twice_gives_the_same_whatever_mode_was_left_on(
     pixels: NDArray[np.uint8],
 ) -> None:
-    config = tiny_config("data.crop_scale=0.3", "data.jitter=0.4")
-    network = tiny_network()
-    network.train()
-    statistics = network.norm.state_dict()["running_mean"].clone()
-    first = embed_pixels(network, pixels, config.data)
-    network.train()
-    np.testing.assert_array_equal(embed_pixels(network, pixels, config.data), first)
+    model = make_model("data.crop_scale=0.3", "data.jitter=0.4")
+    model.network.train()
+    statistics = model.network.state_dict()["norm.running_mean"].clone()
+    first = model.embed_pixels(pixels)
+    model.network.train()
+    np.testing.assert_array_equal(model.embed_pixels(pixels), first)
     # In training mode a batch would have moved the running statistics.
-    assert torch.equal(network.norm.state_dict()["running_mean"], statistics)
+    assert torch.equal(model.network.state_dict()["norm.running_mean"], statistics)
 
 
 def test_training_augmentation_is_never_asked_for(
@@ -144,12 +142,9 @@ def test_training_augmentation_is_never_asked_for(
 
 
 def test_settings_of_augmentation_do_not_touch_embeddings(pixels: NDArray[np.uint8]) -> None:
-    network = tiny_network()
-    plain = DataConfig(store_size=SIDE, eval_size=SIDE, flip=False, crop_scale=1.0)
-    wild = DataConfig(store_size=SIDE, eval_size=SIDE, flip=True, crop_scale=0.1, jitter=0.9)
-    np.testing.assert_array_equal(
-        embed_pixels(network, pixels, plain), embed_pixels(network, pixels, wild)
-    )
+    plain = make_model("data.flip=false", "data.crop_scale=1.0")
+    wild = make_model("data.flip=true", "data.crop_scale=0.1", "data.jitter=0.9")
+    np.testing.assert_array_equal(plain.embed_pixels(pixels), wild.embed_pixels(pixels))
 
 
 def test_mirrored_views_are_averaged(pixels: NDArray[np.uint8]) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import random
+import shutil
 import signal
 import time
 import warnings
@@ -26,7 +27,13 @@ from phpq.training.run import STATE
 from tiny_runs import colours, tiny_birds, tiny_config, tiny_train
 
 CPU = torch.device("cpu")
-FILES = ["config.json", "metrics.jsonl", "training.png", "weights.safetensors"]
+FILES = [
+    "config.json",
+    "general.safetensors",
+    "metrics.jsonl",
+    "training.png",
+    "weights.safetensors",
+]
 
 
 class Kill(BaseException):
@@ -58,12 +65,13 @@ def rows_of(folder: Path) -> list[dict[str, Any]]:
 
 
 def assert_same_run(folder: Path, other: Path) -> None:
-    """Compare losses, codes and weights to the bit."""
+    """Compare losses, codes, weights and the general embedding to the bit."""
     assert rows_of(folder) == rows_of(other)
-    first, second = (read_tensors(path / "weights.safetensors") for path in (folder, other))
-    assert first.keys() == second.keys()
-    for key, value in first.items():
-        assert torch.equal(value, second[key]), key
+    for name in ("weights.safetensors", "general.safetensors"):
+        first, second = (read_tensors(path / name) for path in (folder, other))
+        assert first.keys() == second.keys()
+        for key, value in first.items():
+            assert torch.equal(value, second[key]), (name, key)
 
 
 @pytest.fixture(autouse=True)
@@ -80,7 +88,7 @@ def straight(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def test_a_run_leaves_its_four_files(straight: Path) -> None:
+def test_a_run_leaves_its_files(straight: Path) -> None:
     assert sorted(path.name for path in straight.iterdir()) == FILES
 
 
@@ -175,7 +183,9 @@ def test_a_crash_at_any_file_operation_costs_nothing(
     monkeypatch.setattr(Path, "replace", counting)
     tiny_train(tmp_path / "straight", config)
     total = written
-    assert total == 6  # the config; rows, state and weights; rows and weights
+    assert (
+        total == 7
+    )  # the config; rows, state and weights; rows and weights; the general embedding
     for crash_at in range(2, total + 1):
         written, folder = 0, tmp_path / f"crash at {crash_at}"
         with pytest.raises(Kill):
@@ -246,6 +256,20 @@ def test_a_finished_run_is_left_alone(straight: Path) -> None:
     with pytest.raises(ConfigError, match="is not empty"):
         tiny_train(straight, tiny_config())
     assert {path.name: path.read_bytes() for path in straight.iterdir()} == before
+
+
+def test_a_finished_run_without_a_general_embedding_gets_one(
+    straight: Path, tmp_path: Path
+) -> None:
+    folder = tmp_path / "made by 0.1.0"
+    shutil.copytree(straight, folder)
+    (folder / "general.safetensors").unlink()
+    before = {path.name: path.read_bytes() for path in folder.iterdir()}
+    model = tiny_train(folder, tiny_config(), resume=True, reporter=KillAt(0))  # learns nothing
+    assert_same_run(straight, folder)
+    assert {path.name: path.read_bytes() for path in folder.iterdir()}.items() >= before.items()
+    assert model.general_fingerprint() == load(straight, device="cpu").general_fingerprint()
+    assert model.epochs == 4
 
 
 def test_folders_that_hold_no_run_are_refused(tmp_path: Path) -> None:

@@ -59,7 +59,11 @@ def train(
     device: Device = "auto",
     resume: Annotated[
         Path | None,
-        typer.Option(metavar="RUN", help="Continue an interrupted run with its own settings."),
+        typer.Option(
+            metavar="RUN",
+            help="Continue an interrupted run with its own settings; add the general embedding to "
+            "a finished one that has none.",
+        ),
     ] = None,
     as_json: AsJson = False,
 ) -> None:
@@ -125,11 +129,13 @@ def _report(folder: Path, *, as_json: bool) -> None:
     from phpq.api import describe_run
 
     run = describe_run(folder)
-    last, best = run["map"]["last"], run["map"]["best"]
     name = shlex.quote(str(folder))
-    final = f"{last['map']:.2f} after the last epoch ({last['epoch']})"
-    rows = (
-        ("MAP", f"{final}; best {best['map']:.2f} (epoch {best['epoch']})"),
+    rows = []
+    if run["map"]:  # a model folder without its run has no rows
+        last, best = run["map"]["last"], run["map"]["best"]
+        final = f"{last['map']:.2f} after the last epoch ({last['epoch']})"
+        rows.append(("MAP", f"{final}; best {best['map']:.2f} (epoch {best['epoch']})"))
+    rows += (
         ("run", str(folder)),
         ("next", f"phpq evaluate {name}        tables, curves and pictures"),
         ("", f"phpq search {name} PHOTO    what looks like it, once evaluated"),

@@ -114,6 +114,9 @@ class ModelConfig(_Stage):
     rho_mode: Literal["fixed", "input"] = "fixed"  # input: rho is predicted, starting from `rho`
     embedding_dim: int = option(1536, "at least 1")  # D
     embedding_norm: Literal["batch", "none"] = "batch"  # centre and scale z before it is cut
+    # Share of the pretrained weights in the trunk of the general embedding, for classes that were
+    # never learned; the rest is learned.
+    general_share: float = option(0.5, "in [0, 1]")
 
     def _contradictions(self) -> Iterator[str]:
         rho = list(self.rho)

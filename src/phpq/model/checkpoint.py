@@ -15,7 +15,7 @@ from phpq.config import CONFIG_FILE, RunConfig, parse, to_dict
 from phpq.errors import ConfigError, FormatError, NotTrainedError
 from phpq.files import write_text
 from phpq.model.method import Method, build_method
-from phpq.model.weights import read_safetensors, write_safetensors
+from phpq.model.weights import load_matching, read_safetensors, write_safetensors
 
 WEIGHTS = "weights.safetensors"
 FORMAT_VERSION = 1
@@ -99,14 +99,5 @@ def read_network(folder: Path, card: ModelCard) -> tuple[Method, int]:
         )
     tensors, metadata = read_safetensors(path)
     network = build_method(card.config, len(card.class_names), load_weights=False)
-    found, wanted = (
-        {(key, value.shape) for key, value in state.items()}
-        for state in (tensors, network.state_dict())
-    )
-    if differing := sorted({key for key, _ in found ^ wanted}):
-        raise FormatError(
-            f"{str(path)!r} does not fit the config beside it: {len(differing)} tensors differ "
-            f"(first: {differing[0]}). The two files come from different runs; restore the pair."
-        )
-    network.load_state_dict(tensors)
+    load_matching(network, tensors, path)
     return network.eval(), int(metadata.get("epoch", "0"))

@@ -9,36 +9,52 @@ import hashlib
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
+from functools import cached_property
 from itertools import islice
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from PIL import Image
-from torch import Tensor
+from torch import Tensor, nn
 
 from phpq.codes import Codebooks, QueryNorm
 from phpq.config import CONFIG_FILE, DataConfig
 from phpq.data import LabelledImages, decode_square
 from phpq.data.batches import Views
 from phpq.data.decode import read_ahead
-from phpq.errors import ConfigError, FormatError, ShapeError
+from phpq.errors import ConfigError, FormatError, NotTrainedError, ShapeError, unknown_name
 from phpq.model.checkpoint import ModelCard, read_card, read_network, write_card, write_weights
+from phpq.model.general import GENERAL, GeneralEmbedding, read_general, write_general
 from phpq.model.method import Method
 
 # What a user may hand over: files, opened images, a labelled set, or decoded uint8 squares.
 Images = str | Path | Image.Image | Sequence[str | Path | Image.Image] | LabelledImages
 
+# Which of the two embeddings of a model: the one that its codebooks were learned with, or the one
+# for classes that it never learned.
+Space = Literal["learned", "general"]
+
 
 class Model:
-    """A trained model, of PHPQ or of another method, on one device."""
+    """A trained model, of PHPQ or of another method, on one device.
+
+    `folder` is where its general embedding is read from, once that is asked for.
+    """
 
     def __init__(
-        self, network: Method, card: ModelCard, *, device: torch.device, epochs: int
+        self,
+        network: Method,
+        card: ModelCard,
+        *,
+        device: torch.device,
+        epochs: int,
+        folder: Path | None = None,
     ) -> None:
         self.network = network.to(device).eval()
-        self.card, self.device, self.epochs = card, device, epochs
+        self.card, self.device, self.epochs, self.folder = card, device, epochs, folder
         self.codebooks: Codebooks = network.export()
 
     @property
@@ -56,16 +72,47 @@ class Model:
         """The classes that it learned."""
         return self.card.class_names
 
-    def embed(self, images: Images, *, batch_size: int = 64) -> NDArray[np.float32]:
+    @cached_property
+    def general(self) -> GeneralEmbedding:
+        """The general embedding on the model's device; a NotTrainedError where there is none."""
+        if self.folder is None:
+            raise NotTrainedError(
+                "This model is in no folder, and has no general embedding. Load one that "
+                "`phpq train` has written."
+            )
+        return read_general(self.folder, self.card.config.model).to(self.device)
+
+    @property
+    def has_general(self) -> bool:
+        """Whether there is a general embedding."""
+        stored = self.folder is not None and (self.folder / GENERAL).is_file()
+        return "general" in vars(self) or stored
+
+    def embedding_dim(self, space: Space = "learned") -> int:
+        """Return the length of an embedding: D, or E of the general one."""
+        return self._embedder(space)[1]
+
+    def _embedder(self, space: Space) -> tuple[Callable[[Tensor], Tensor], int]:
+        """Return what embeds pixels in [0, 1], and how long its embeddings are."""
+        if space == "general":
+            return self.general, self.general.dim
+        if space != "learned":
+            raise unknown_name("space", space, ("learned", "general"))
+        function = embedding_function(self.network, self.card.config.data)
+        return function, self.network.embedding_dim
+
+    def embed(
+        self, images: Images, *, batch_size: int = 64, space: Space = "learned"
+    ) -> NDArray[np.float32]:
         """Embed one image or many: (N, D) float32; sub-vectors are not normalised.
 
-        An image that cannot be read raises BadImageError. `batch_size` bounds the memory and never
-        changes the result.
+        In the space "general": (N, E), of unit length. An image that cannot be read raises
+        BadImageError. `batch_size` bounds the memory and never changes the result.
         """
         data = self.card.config.data
+        function, dim = self._embedder(space)
         if not _sources(images)[1]:
-            return np.empty((0, self.network.embedding_dim), np.float32)
-        function = embedding_function(self.network, data)
+            return np.empty((0, dim), np.float32)
         result = apply_to_images(function, images, data, device=self.device, batch_size=batch_size)
         return result.cpu().numpy()
 
@@ -74,21 +121,32 @@ class Model:
         return self.codebooks.encode(self.embed(images, batch_size=batch_size))
 
     def embed_pixels(
-        self, pixels: NDArray[np.uint8] | Tensor, *, batch_size: int = 64
+        self,
+        pixels: NDArray[np.uint8] | Tensor,
+        *,
+        batch_size: int = 64,
+        space: Space = "learned",
     ) -> NDArray[np.float32]:
-        """Embed decoded squares (N, 3, S, S) uint8: (N, D) float32."""
+        """Embed decoded squares (N, 3, S, S) uint8: (N, D) float32, or (N, E) "general" ones."""
         if pixels.dtype not in (np.uint8, torch.uint8) or pixels.ndim != 4 or pixels.shape[1] != 3:
             raise ShapeError(
                 f"pixels of shape {tuple(pixels.shape)} and type {pixels.dtype}: "
                 "give (N, 3, S, S) uint8."
             )
-        return embed_pixels(self.network, pixels, self.card.config.data, batch_size=batch_size)
+        function, dim = self._embedder(space)
+        if not len(pixels):
+            return np.empty((0, dim), np.float32)
+        data = self.card.config.data
+        result = apply_to_pixels(function, pixels, data, device=self.device, batch_size=batch_size)
+        return result.cpu().numpy()
 
     def save(self, folder: str | Path) -> Path:
-        """Write the model to a folder; returns it."""
+        """Write the model, and its general embedding if it has one, to a folder; returns it."""
         path = Path(folder)
         write_card(path, self.card)
         write_weights(path, self.network, epoch=self.epochs)
+        if self.has_general:
+            write_general(path, self.general)
         return path
 
     def push_to_hub(self, repository: str, *, private: bool = False) -> str:
@@ -103,11 +161,19 @@ class Model:
 
     def fingerprint(self) -> str:
         """Hash of the weights: equal models give equal codes."""
-        digest = hashlib.sha256()
-        for key, value in sorted(self.network.state_dict().items()):
-            digest.update(key.encode())
-            digest.update(value.detach().cpu().contiguous().numpy().tobytes())
-        return digest.hexdigest()
+        return _fingerprint(self.network)
+
+    def general_fingerprint(self) -> str:
+        """Hash of the general embedding: equal ones give equal vectors."""
+        return _fingerprint(self.general)
+
+
+def _fingerprint(module: nn.Module) -> str:
+    digest = hashlib.sha256()
+    for key, value in sorted(module.state_dict().items()):
+        digest.update(key.encode())
+        digest.update(value.detach().cpu().contiguous().numpy().tobytes())
+    return digest.hexdigest()
 
 
 def load(source: str | Path, *, device: str = "auto") -> Model:
@@ -120,7 +186,7 @@ def load(source: str | Path, *, device: str = "auto") -> Model:
         folder = _from_hub(str(source))
     card = read_card(folder)
     network, epochs = read_network(folder, card)
-    return Model(network, card, device=resolve_device(device), epochs=epochs)
+    return Model(network, card, device=resolve_device(device), epochs=epochs, folder=folder)
 
 
 def resolve_device(name: str) -> torch.device:
@@ -136,17 +202,6 @@ def resolve_device(name: str) -> torch.device:
             f"Device {name!r} cannot be used: {reason}. Use 'auto', 'cpu' or a device that is here."
         ) from error
     return device
-
-
-def embed_pixels(
-    network: Method, pixels: NDArray[np.uint8] | Tensor, config: DataConfig, *, batch_size: int = 64
-) -> NDArray[np.float32]:
-    """Embed squares (N, 3, S, S) uint8, anywhere, with a network on any device: (N, D) float32."""
-    if not len(pixels):
-        return np.empty((0, network.embedding_dim), np.float32)
-    function, device = embedding_function(network, config), next(network.parameters()).device
-    result = apply_to_pixels(function, pixels, config, device=device, batch_size=batch_size)
-    return result.cpu().numpy()
 
 
 @torch.no_grad()

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
-from torch import Tensor
+from torch import Tensor, nn
 
 from phpq.errors import FormatError
 from phpq.files import replacing
@@ -56,6 +56,20 @@ def read_safetensors(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
         ) from error
     _check_finite(tensors, path)
     return tensors, metadata
+
+
+def load_matching(module: nn.Module, tensors: Mapping[str, Tensor], path: Path) -> None:
+    """Load the tensors of the file `path` into a module that the config beside it describes."""
+    found, wanted = (
+        {(key, value.shape) for key, value in state.items()}
+        for state in (tensors, module.state_dict())
+    )
+    if differing := sorted({key for key, _ in found ^ wanted}):
+        raise FormatError(
+            f"{str(path)!r} does not fit the config beside it: {len(differing)} tensors differ "
+            f"(first: {differing[0]}). The two files come from different runs; restore the pair."
+        )
+    module.load_state_dict(tensors)
 
 
 def write_safetensors(

@@ -2,6 +2,7 @@
 
     config.json          the resolved config, the classes, the data set, the version
     weights.safetensors  the model as of the last checkpoint (averaged weights)
+    general.safetensors  its general embedding, once the run is finished
     state.safetensors    what resuming needs; gone once the run is finished
     metrics.jsonl        one row per epoch
 
@@ -29,7 +30,15 @@ from phpq.data import Dataset
 from phpq.errors import ConfigError, FormatError
 from phpq.evaluation.history import METRICS, read_rows
 from phpq.files import remove_temporaries, write_bytes, write_text
-from phpq.model.checkpoint import WEIGHTS, ModelCard, interrupted_card, write_card, write_weights
+from phpq.model.checkpoint import (
+    WEIGHTS,
+    ModelCard,
+    interrupted_card,
+    read_network,
+    write_card,
+    write_weights,
+)
+from phpq.model.general import GENERAL, fit_general, write_general
 from phpq.model.method import Method, build_method
 from phpq.model.retrieval import Model, resolve_device
 from phpq.model.weights import read_safetensors, write_safetensors
@@ -57,41 +66,60 @@ def train_run(  # noqa: PLR0913  by name
 
     The training split is also the gallery, the test split the queries; `cache` is a folder for
     decoded pixels. Each process of a group calls this; the first writes the folder, which all must
-    be able to read. On CUDA each has its own device.
+    be able to read. On CUDA each has its own device. Resuming a finished run that lacks its general
+    embedding, as those of version 0.1.0 do, adds it.
     """
     group = group or ALONE
     reporter = reporter if reporter and group.first else Reporter()
     place = resolve_device(device) if group.size == 1 else group.device
     group.on_first(lambda: _check_folder(folder, config, resume=resume))
     begun = resume and (folder / STATE).is_file()
-    if not (group.every(begun) or group.every(not begun)):
+    finished = resume and not begun and (folder / WEIGHTS).is_file()
+    if not any(group.every(seen) for seen in (begun, finished, not begun and not finished)):
         raise ConfigError(
             f"Some of the {group.size} processes see a state to resume in {str(folder)!r}, others "
             "do not. Put the run folder where all machines can read it."
         )
     origin = dataset.source or dataset.name
     card = ModelCard(config=config, class_names=dataset.class_names, dataset=origin)
+
+    def ready() -> None:
+        if not finished:
+            group.on_first(lambda: write_card(folder, card))
+
     trainer = build_trainer(
         dataset,
         config,
         device=place,
         reporter=reporter,
         cache=cache,
-        begun=begun,
-        ready=lambda: group.on_first(lambda: write_card(folder, card)),
+        begun=begun or finished,
+        ready=ready,
         group=group,
     )
     group.on_first(lambda: remove_temporaries(folder))
+    if finished:
+        network, epochs = read_network(folder, card)
+        trainer.evaluated_network.load_state_dict(network.state_dict())
+    else:
+        before = config.training.epochs - trainer.config.training.epochs  # of the classifier
+        epochs = _learn(trainer, folder, before=before, begun=begun)
+    general = fit_general(trainer.evaluated_network, config, trainer.training_set)
+    group.on_first(lambda: write_general(folder, general))
+    return Model(trainer.plain_network, card, device=place, epochs=epochs, folder=folder)
+
+
+def _learn(trainer: Trainer, folder: Path, *, before: int, begun: bool) -> int:
+    """Run the epochs that are left; returns how many were learned in all."""
     state = RunState(trainer.network, trainer.averaged, trainer.optimizer)
     done, rows = 0, list[dict[str, Any]]()
-    before = config.training.epochs - trainer.config.training.epochs  # of the classifier
     if begun:
         done = state.load(folder)
-        reporter.message(f"resuming after epoch {before + done}")
+        trainer.reporter.message(f"resuming after epoch {before + done}")
         rows = [row for row in read_rows(folder) if row["epoch"] <= before + done]
     _run(trainer, state, folder, rows=rows, done=done, before=before)
-    group.on_first(lambda: _finish(folder, rows))
-    return Model(trainer.plain_network, card, device=place, epochs=rows[-1]["epoch"])
+    trainer.group.on_first(lambda: _finish(folder, rows))
+    return int(rows[-1]["epoch"])
 
 
 def build_trainer(  # noqa: PLR0913  by name
@@ -228,7 +256,7 @@ def _check_folder(folder: Path, config: RunConfig, *, resume: bool) -> None:
                 f"The config differs from that of the run in {str(folder)!r}. Resume with the same "
                 "settings, or start in a new folder."
             )
-        if (folder / WEIGHTS).is_file() and not (folder / STATE).is_file():
+        if (folder / GENERAL).is_file() and not (folder / STATE).is_file():
             raise ConfigError(
                 f"The run in {str(folder)!r} is finished; there is nothing to resume. "
                 "Start another in a new folder."

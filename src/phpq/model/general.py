@@ -1,0 +1,174 @@
+"""A second embedding of a trained model, for classes that it never learned.
+
+    general = fit_general(network, config, training)     at the end of a run, in closed form
+    general(images)                                      (B, E) float32 of unit length
+
+The trunk lies between the pretrained and the learned weights; its pooled features are whitened
+within the learned classes, so that what varies inside a class counts less than what tells classes
+apart. Nothing of it is learned by gradient.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+from typing import cast
+
+import torch
+import torch.nn.functional as F
+from scipy.linalg import eigh
+from torch import Tensor, nn
+
+from phpq.config import ModelConfig, RunConfig
+from phpq.errors import DivergedError, NotTrainedError
+from phpq.model.backbone import Backbone, build_backbone
+from phpq.model.method import Method, TrainingSet
+from phpq.model.pooling import generalized_spatial_pooling
+from phpq.model.weights import first_not_finite, load_matching, read_safetensors, write_safetensors
+
+GENERAL = "general.safetensors"
+LARGEST_DIM = 1024
+FOCUS = 3.0  # of the generalized mean: between the average and the maximum
+# Of the mean variance, added to every variance within classes. There are more features than a small
+# training set can show the variances of; without it, directions that hardly vary there would
+# outweigh all others. From 0.1 to 3 hardly anything changes: docs/decisions/0013.
+WHITEN_SHRINK = 0.3
+_BLOCK = 4096  # rows widened to float64 at once
+
+
+class GeneralEmbedding(nn.Module):
+    """Pixels to whitened features of a trunk, averaged with those of the mirror image."""
+
+    mean: Tensor  # (F,) float32, of the training features
+    projection: Tensor  # (F, E) float32
+
+    def __init__(self, backbone: Backbone) -> None:
+        super().__init__()
+        self.backbone = backbone
+        features = sum(backbone.channels[-2:]) + backbone.channels[-1]
+        self.dim = min(features, LARGEST_DIM)
+        self.register_buffer("mean", torch.zeros(features))
+        self.register_buffer("projection", torch.zeros(features, self.dim))
+
+    def describe(self, images: Tensor) -> Tensor:
+        """Return the features (B, F) float32 of pixels (B, 3, H, W) in [0, 1], not yet whitened.
+
+        Average and generalized mean of the last level, then the generalized mean of the level
+        before, if there is one; each of unit length.
+        """
+        pyramid: list[Tensor] = self.backbone(images)
+        parts = [generalized_spatial_pooling(pyramid[-1], 1.0)]
+        parts += [generalized_spatial_pooling(level, FOCUS) for level in reversed(pyramid[-2:])]
+        return torch.cat([F.normalize(part, dim=1) for part in parts], 1)
+
+    def forward(self, images: Tensor) -> Tensor:
+        """Return (B, E) float32 of unit length, of pixels (B, 3, H, W) in [0, 1]."""
+        both = self._whitened(images) + self._whitened(images.flip(-1))
+        return F.normalize(both, dim=1)
+
+    def _whitened(self, images: Tensor) -> Tensor:
+        return F.normalize((self.describe(images) - self.mean) @ self.projection, dim=1)
+
+
+@torch.no_grad()
+def fit_general(network: Method, config: RunConfig, training: TrainingSet) -> GeneralEmbedding:
+    """Make the general embedding of a network that has learned, on the device of the labels.
+
+    `network` is the one that is saved. All processes of a group must call this together.
+    """
+    training.message("fitting the general embedding")
+    general = GeneralEmbedding(_mixed_trunk(network.backbone, config.model))
+    general.to(training.labels.device).eval()
+    mean, projection = whiten(training.apply(general.describe), training.labels)
+    general.mean.copy_(mean)
+    general.projection.copy_(projection)
+    return general
+
+
+def _mixed_trunk(learned: Backbone, config: ModelConfig) -> Backbone:
+    """Return a backbone whose weights are `general_share` pretrained, and learned for the rest."""
+    share = 0.0 if config.weights == "none" else config.general_share
+    trunk = _empty_trunk(config, load_weights=share > 0)
+    state = trunk.state_dict()
+    for name, value in learned.state_dict().items():
+        value = value.cpu()
+        if value.is_floating_point() and share:
+            value = (1 - share) * value + share * state[name]
+        state[name] = _stored(value)
+    trunk.load_state_dict(state)
+    return trunk
+
+
+def _empty_trunk(config: ModelConfig, *, load_weights: bool) -> Backbone:
+    levels = min(2, config.levels)
+    model = dataclasses.replace(config, levels=levels, rho=(1.0,) * levels, rho_mode="fixed")
+    return build_backbone(model, load_weights=load_weights)
+
+
+def _stored(value: Tensor) -> Tensor:
+    """Return a tensor of the trunk as the file holds it: matrices and kernels in half precision."""
+    return value.half() if value.is_floating_point() and value.ndim > 1 else value
+
+
+def whiten(
+    features: Tensor, labels: Tensor, *, shrink: float = WHITEN_SHRINK
+) -> tuple[Tensor, Tensor]:
+    """Return mean (F,) and projection (F, E) float32 that whiten features (N, F) within classes.
+
+    The projection is the inverse root of the covariance within the classes of `labels` (N,) int64
+    and then the E leading directions of what it makes of the features. Classes of one image say
+    nothing about it; where there are no others, the covariance is that of all features.
+    """
+    if fault := first_not_finite({"features": features}):
+        raise DivergedError(
+            f"The general embedding cannot be fitted: {fault}. Train again with a lower "
+            "training.learning_rate or with training.precision=float32."
+        )
+    rows = features.cpu()
+    _, owners, sizes = labels.cpu().unique(return_inverse=True, return_counts=True)
+    sums = torch.zeros(len(sizes), rows.shape[1], dtype=torch.float64)
+    for part, owner in zip(rows.split(_BLOCK), owners.split(_BLOCK), strict=True):
+        sums.index_add_(0, owner, part.double())
+    mean = sums.sum(0) / len(rows)
+    total = _covariance(rows, mean[None], torch.zeros_like(owners))
+    several = sizes[owners] > 1
+    within = total
+    if several.any():
+        within = _covariance(rows[several], sums / sizes[:, None], owners[several])
+    ridge = shrink * float(within.diagonal().mean()) or 1.0  # features that never vary: as they are
+    within = within + ridge * torch.eye(len(within), dtype=torch.float64)
+    # The root and the leading directions after it in one step: projection.T @ within @ projection
+    # is the identity, projection.T @ total @ projection diagonal.
+    _, directions = eigh(total.numpy(), within.numpy(), driver="gvd")
+    leading = torch.tensor(directions).flip(1)[:, :LARGEST_DIM]
+    return mean.float(), leading.float()
+
+
+def _covariance(rows: Tensor, centres: Tensor, owners: Tensor) -> Tensor:
+    """Return the (F, F) float64 covariance of rows (N, F) around centres[owners]."""
+    total = torch.zeros(rows.shape[1], rows.shape[1], dtype=torch.float64)
+    for part, owner in zip(rows.split(_BLOCK), owners.split(_BLOCK), strict=True):
+        apart = part.double() - centres[owner]
+        total += apart.T @ apart
+    return total / len(rows)
+
+
+def write_general(folder: Path, general: GeneralEmbedding) -> None:
+    """Write the general embedding into a model folder."""
+    state = general.state_dict()
+    trunk = {name: _stored(value) for name, value in state.items() if name.startswith("backbone.")}
+    write_safetensors(folder / GENERAL, state | trunk, {"format": "phpq"})
+
+
+def read_general(folder: Path, config: ModelConfig) -> GeneralEmbedding:
+    """Read the general embedding of a model folder, on the CPU."""
+    path = folder / GENERAL
+    if not path.is_file():
+        raise NotTrainedError(
+            f"{str(folder)!r} has no general embedding (no {GENERAL}): version 0.1.0 made none, or "
+            "the run was stopped before its end. Add it, without training again, with: "
+            f"phpq train --resume {folder}"
+        )
+    general = GeneralEmbedding(_empty_trunk(config, load_weights=False))
+    load_matching(general, read_safetensors(path)[0], path)
+    return cast(GeneralEmbedding, general.eval().requires_grad_(False))
