@@ -28,6 +28,23 @@ def test_the_encoder_goes_to_onnx_with_the_codes_of_the_model(tmp_path: Path) ->
     np.testing.assert_array_equal(codes, model.encode(tiny_birds().test))
 
 
+def test_the_general_embedding_goes_to_onnx_alone(tmp_path: Path) -> None:
+    run = copy_run(tmp_path / "run")
+    outcome = phpq("export", run, "--format", "general", "--json")
+    assert outcome.code == 0, outcome.err
+    model = load(run)
+    facts = outcome.json()
+    assert facts["outputs"] == f"embedding: (N, {model.embedding_dim('general')}) float32"
+    pixels = decode_all(tiny_birds().test, model.card.config.data).pixels
+    session = onnxruntime.InferenceSession(facts["path"])
+    (embedding,) = session.run(None, {"pixels": pixels})
+    np.testing.assert_allclose(
+        embedding, model.embed_pixels(pixels, space="general"), rtol=0, atol=1e-4
+    )
+    (run / "general.safetensors").unlink()
+    assert "phpq train --resume" in refused("export", run, "--format", "general")
+
+
 def test_the_gallery_goes_to_faiss_with_its_ids(tmp_path: Path) -> None:
     run = copy_run(tmp_path / "run")
     outcome = phpq("export", run, "--format", "faiss", "--json")

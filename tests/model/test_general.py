@@ -83,12 +83,8 @@ def plain_embedding(made: GeneralEmbedding, image: Tensor) -> NDArray[np.float64
     for view in (image, image.flip(-1)):
         *_, before, last = (level[0].double().numpy() for level in made.backbone(view[None]))
         average = unit(np.array([channel.mean() for channel in last]))
-        means = [
-            unit(
-                np.array([(np.maximum(channel, 1e-6) ** 3).mean() ** (1 / 3) for channel in level])
-            )
-            for level in (last, before)
-        ]
+        cubes = [[np.maximum(channel, 1e-6) ** 3 for channel in level] for level in (last, before)]
+        means = [unit(np.array([c.mean() ** (1 / 3) for c in level])) for level in cubes]
         features = np.concatenate([average, *means])
         whitened = (features - made.mean.double().numpy()) @ made.projection.double().numpy()
         views.append(unit(whitened))

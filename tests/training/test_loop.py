@@ -183,9 +183,8 @@ def test_a_crash_at_any_file_operation_costs_nothing(
     monkeypatch.setattr(Path, "replace", counting)
     tiny_train(tmp_path / "straight", config)
     total = written
-    assert (
-        total == 7
-    )  # the config; rows, state and weights; rows and weights; the general embedding
+    # The config; rows, state and weights; rows and weights; the general embedding.
+    assert total == 7
     for crash_at in range(2, total + 1):
         written, folder = 0, tmp_path / f"crash at {crash_at}"
         with pytest.raises(Kill):

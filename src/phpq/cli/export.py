@@ -4,17 +4,21 @@ from __future__ import annotations
 
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from phpq.cli._console import AsJson, is_gallery, print_result
+
+if TYPE_CHECKING:
+    from phpq.model import Space
 
 
 class Format(StrEnum):
     """What can be written."""
 
     onnx = "onnx"
+    general = "general"
     faiss = "faiss"
 
 
@@ -26,19 +30,24 @@ def export(
     form: Annotated[
         Format,
         typer.Option(
-            "--format", help="onnx: the encoder. faiss: the codes of a gallery or evaluated run."
+            "--format",
+            help="onnx: the encoder. general: the general embedding, as ONNX. faiss: the codes of "
+            "a gallery or evaluated run.",
         ),
     ] = Format.onnx,
     out: Annotated[Path | None, typer.Option(help="The file (default: inside the folder)")] = None,
     as_json: AsJson = False,
 ) -> None:
     """Take the encoder or the index to where your stack is."""
-    facts = _onnx(target, out) if form is Format.onnx else _faiss(target, out)
+    if form is Format.faiss:
+        facts = _faiss(target, out)
+    else:
+        facts = _onnx(target, out, "general" if form is Format.general else "learned")
     rows = [(name, str(value)) for name, value in facts.items()]
     print_result(facts, rows, as_json=as_json)
 
 
-def _onnx(target: Path, out: Path | None) -> dict[str, object]:
+def _onnx(target: Path, out: Path | None, space: Space) -> dict[str, object]:
     from phpq.model import load
     from phpq.model.checkpoint import read_card
     from phpq.model.export import export_onnx
@@ -47,14 +56,17 @@ def _onnx(target: Path, out: Path | None) -> dict[str, object]:
     read_card(folder)  # names a missing folder; `load` would look for it on the hub
     model = load(folder, device="cpu")
     side = model.card.config.data.store_size
-    path = export_onnx(model, out or target / "model.onnx")
+    learned = space == "learned"
+    path = export_onnx(
+        model, out or target / ("model.onnx" if learned else "general.onnx"), space=space
+    )
+    codes = f"codes: (N, {model.codebooks.num_codebooks}) uint8; " if learned else ""
     return {
         "format": "onnx",
         "path": str(path),
         "bytes": path.stat().st_size,
         "input": f"pixels: (N, 3, {side}, {side}) uint8, RGB",
-        "outputs": f"codes: (N, {model.codebooks.num_codebooks}) uint8; "
-        f"embedding: (N, {model.codebooks.embedding_dim}) float32",
+        "outputs": f"{codes}embedding: (N, {model.embedding_dim(space)}) float32",
     }
 
 

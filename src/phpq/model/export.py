@@ -1,5 +1,7 @@
 """The trained encoder as one ONNX file: stored squares in, codes and embeddings out.
 
+The general embedding makes a file of its own, without codes: those belong to a gallery.
+
 Resizing, pixel statistics, mirror averaging and codebooks are inside, so that a program in any
 language that can make a square of RGB bytes can encode. The file is checked against the model
 before it gets its name: the codes must be identical.
@@ -22,18 +24,22 @@ from phpq._version import __version__
 from phpq.config import DataConfig
 from phpq.errors import ConfigError, FormatError, MissingExtraError
 from phpq.files import replacing
+from phpq.model.general import GeneralEmbedding
 from phpq.model.method import Method
 
 if TYPE_CHECKING:
-    from phpq.model.retrieval import Model
+    from phpq.model.retrieval import Model, Space
 
 CHECKED_IMAGES = 6
 
 
 class OnnxEncoder(nn.Module):
-    """What the file holds: (N, 3, S, S) uint8 to codes (N, M) uint8 and embeddings (N, D)."""
+    """What the file holds: (N, 3, S, S) uint8 to codes (N, M) uint8 and embeddings (N, D).
 
-    def __init__(self, network: Method, config: DataConfig) -> None:
+    Of a general embedding: to embeddings (N, E) alone.
+    """
+
+    def __init__(self, network: Method | GeneralEmbedding, config: DataConfig) -> None:
         super().__init__()
         self.network = network
         self.mirrored = config.eval_flip
@@ -44,13 +50,21 @@ class OnnxEncoder(nn.Module):
         # Resizing is linear along each axis: as a matrix it needs no resize operator, whose
         # antialiasing differs from one runtime to the next.
         self.register_buffer("resize", _resize_matrix(kept, config.eval_size))
-        self.register_buffer("codewords", torch.tensor(network.export().codewords))
+        if isinstance(network, Method):
+            self.register_buffer("codewords", torch.tensor(network.export().codewords))
 
-    def forward(self, pixels: Tensor) -> tuple[Tensor, Tensor]:
+    @property
+    def outputs(self) -> list[str]:
+        """Names of what `forward` returns."""
+        return ["codes", "embedding"] if isinstance(self.network, Method) else ["embedding"]
+
+    def forward(self, pixels: Tensor) -> tuple[Tensor, ...]:
         """Encode stored squares."""
         images = pixels[..., self.window, self.window].float() / 255
         resize = cast(Tensor, self.resize)
         images = (resize @ images @ resize.T).clamp(0, 1)
+        if not isinstance(self.network, Method):
+            return (self.network(images),)
         embedding = self.network.embed(images, mirrored=self.mirrored)
         codewords = cast(Tensor, self.codewords)
         parts = embedding.view(-1, codewords.shape[0], codewords.shape[2])
@@ -70,12 +84,13 @@ def _resize_matrix(source: int, target: int) -> Tensor:
     return rows.view(source, target).T.contiguous()
 
 
-def export_onnx(model: Model, path: str | Path) -> Path:
+def export_onnx(model: Model, path: str | Path, *, space: Space = "learned") -> Path:
     """Write the encoder of a model as ONNX and check it with onnxruntime.
 
     The name must end in .onnx. Input `pixels`: (N, 3, S, S) uint8 RGB squares, N free,
-    S = data.store_size. Outputs `codes`: (N, M) uint8 and `embedding`: (N, D) float32. The file's
-    metadata name the bits, the classes and the model's fingerprint. The model's device is kept.
+    S = data.store_size. Outputs `codes`: (N, M) uint8 and `embedding`: (N, D) float32; of the space
+    "general" only `embedding`: (N, E). The file's metadata name the bits, the classes and the
+    fingerprint of what it holds. The model's device is kept.
     """
     target = Path(path)
     if target.suffix != ".onnx":
@@ -91,12 +106,14 @@ def export_onnx(model: Model, path: str | Path) -> Path:
             f"Exporting needs the package {error.name!r}. Install it with: pip install 'phpq[onnx]'"
         ) from error
     config = model.card.config.data
-    encoder = OnnxEncoder(model.network, config).cpu().eval()
+    general = space == "general"
+    encoder = OnnxEncoder(model.general if general else model.network, config).cpu().eval()
     facts = {
         "phpq_version": __version__,
+        "space": space,
         "bits": str(model.bits),
         "num_codebooks": str(model.codebooks.num_codebooks),
-        "fingerprint": model.fingerprint(),
+        "fingerprint": model.general_fingerprint() if general else model.fingerprint(),
         "class_names": json.dumps(list(model.class_names)),
     }
     try:
@@ -108,7 +125,7 @@ def export_onnx(model: Model, path: str | Path) -> Path:
             onnx.save(content, str(temporary))
             _check(encoder, temporary, config.store_size)
     finally:
-        model.network.to(model.device)
+        encoder.network.to(model.device)
     return target
 
 
@@ -122,7 +139,7 @@ def _trace(encoder: OnnxEncoder, side: int, path: Path) -> None:
             (torch.zeros(2, 3, side, side, dtype=torch.uint8),),
             str(path),
             input_names=["pixels"],
-            output_names=["codes", "embedding"],
+            output_names=encoder.outputs,
             dynamic_shapes={"pixels": {0: torch.export.Dim("images", min=1, max=4096)}},
             dynamo=True,
             external_data=False,
@@ -138,11 +155,12 @@ def _check(encoder: OnnxEncoder, path: Path, side: int) -> None:
     contrast = np.linspace(0.1, 1, CHECKED_IMAGES).reshape(-1, 1, 1, 1)
     pixels = (127 + (noise - 127) * contrast).astype(np.uint8)
     session = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
-    codes, embedding = session.run(None, {"pixels": pixels})
+    *codes, embedding = session.run(None, {"pixels": pixels})
     with torch.inference_mode():
-        wanted_codes, wanted = encoder(torch.from_numpy(pixels))
+        *wanted_codes, wanted = encoder(torch.from_numpy(pixels))
     apart = float(np.abs(embedding - wanted.numpy()).max())
-    differing = int((codes != wanted_codes.numpy()).sum())
+    pairs = zip(codes, wanted_codes, strict=True)
+    differing = sum(int((found != expected.numpy()).sum()) for found, expected in pairs)
     if differing or apart > 1e-2:
         raise FormatError(
             f"The ONNX file does not reproduce the model: {differing} "
