@@ -122,9 +122,8 @@ def one_run(options: argparse.Namespace, bits: int, seed: int) -> dict[str, Any]
     """Train once; measure codes at the evaluated epochs, float search and flips at the last."""
     import numpy as np
 
-    from phpq.data import decode_all, open_dataset
+    from phpq.data import open_dataset
     from phpq.evaluation import LabelledEmbeddings, evaluate_codes, evaluate_float
-    from phpq.model.retrieval import embed_pixels
 
     config = run_config(options, bits, seed)
     dataset = open_dataset(f"cub200:{options.data}")
@@ -147,17 +146,10 @@ def one_run(options: argparse.Namespace, bits: int, seed: int) -> dict[str, Any]
     scores = evaluate_codes(queries, codes, gallery_labels=gallery.labels, codebooks=codebooks)
     exact = evaluate_float(queries, gallery, sub_vectors=codebooks.num_codebooks)
     mirrored = dataclasses.replace(config.data, eval_flip=True)
-    squares = {
-        split.name: decode_all(split, config.data, cache=options.cache).pixels
-        for split in (pixels.train, pixels.test)
-    }
-    both = {
-        name: embed_pixels(network, stored, mirrored, batch_size=256)
-        for name, stored in squares.items()
-    }
+    both = dataclasses.replace(pixels, config=mirrored)
     flipped = evaluate_codes(
-        LabelledEmbeddings(both[pixels.test.name], queries.labels),
-        codebooks.encode(both[pixels.train.name]),
+        LabelledEmbeddings(both.embed_test(network), queries.labels),
+        codebooks.encode(both.embed_train(network)),
         gallery_labels=gallery.labels,
         codebooks=codebooks,
     )

@@ -7,9 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from command_line import phpq, tiny_toml
+from command_line import phpq, refused, tiny_toml
+from finished_runs import copy_run
 from phpq.config import RunConfig, parse
 from phpq.data import write_plumage
+from phpq.model import load
 from phpq.model.checkpoint import read_card
 from tiny_runs import SIDE, tiny_birds
 
@@ -87,6 +89,17 @@ def test_ctrl_c_says_how_to_go_on_and_resume_needs_nothing_else(
     assert "after the last epoch (3)" in resumed.out
     lines = (run / "metrics.jsonl").read_text("utf-8").splitlines()
     assert [json.loads(line)["epoch"] for line in lines] == [1, 2, 3]
+
+
+def test_resuming_adds_the_general_embedding_to_a_model_that_has_none(tmp_path: Path) -> None:
+    folder = load(copy_run(tmp_path / "run"), device="cpu").save(tmp_path / "model")
+    made = (folder / "general.safetensors").read_bytes()
+    (folder / "general.safetensors").unlink()
+    resumed = phpq("train", "--resume", folder)
+    assert resumed.code == 0, resumed.err
+    assert "fitting the general embedding" in resumed.err
+    assert (folder / "general.safetensors").read_bytes() == made
+    assert "is finished; there is nothing to resume" in refused("train", "--resume", folder)
 
 
 def test_ctrl_c_before_anything_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -73,7 +73,7 @@ def saved(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def unit(vector: NDArray[np.float64]) -> NDArray[np.float64]:
-    return vector / np.sqrt((vector**2).sum())
+    return vector / float(np.sqrt((vector**2).sum()))
 
 
 @torch.no_grad()

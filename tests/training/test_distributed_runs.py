@@ -15,7 +15,7 @@ from phpq.model import load
 from phpq.model.weights import read_safetensors
 from phpq.training.run import STATE
 from process_groups import together
-from tiny_runs import tiny_config, tiny_train
+from tiny_runs import tiny_birds, tiny_config, tiny_train
 
 pytestmark = pytest.mark.slow  # every test starts several processes
 
@@ -77,6 +77,11 @@ def test_two_processes_do_what_one_does(alone: Path, tmp_path: Path) -> None:
             torch.testing.assert_close(
                 other[key], value, rtol=2 * rtol, atol=2 * atol, msg=f"{name} {key}"
             )
+        # Directions may turn, angles do not.
+        general = [load(folder / name, device="cpu") for folder in (alone, tmp_path)]
+        vectors = [model.embed(tiny_birds().test, space="general") for model in general]
+        first, second = (torch.from_numpy(each @ each.T) for each in vectors)
+        torch.testing.assert_close(first, second, rtol=0, atol=20 * atol, msg=name)
         # Every process ends with the same model to the bit.
         written = load(tmp_path / name, device="cpu").network.state_dict()
         for rank in range(2):

@@ -11,8 +11,8 @@ apart. Nothing of it is learned by gradient.
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Iterator
 from pathlib import Path
-from typing import cast
 
 import torch
 import torch.nn.functional as F
@@ -124,17 +124,17 @@ def whiten(
             f"The general embedding cannot be fitted: {fault}. Train again with a lower "
             "training.learning_rate or with training.precision=float32."
         )
-    rows = features.cpu()
-    _, owners, sizes = labels.cpu().unique(return_inverse=True, return_counts=True)
+    rows, owners = features.cpu(), labels.cpu()
+    sizes = owners.bincount()
     sums = torch.zeros(len(sizes), rows.shape[1], dtype=torch.float64)
-    for part, owner in zip(rows.split(_BLOCK), owners.split(_BLOCK), strict=True):
-        sums.index_add_(0, owner, part.double())
+    for block in _blocks(len(rows)):
+        sums.index_add_(0, owners[block], rows[block].double())
     mean = sums.sum(0) / len(rows)
-    total = _covariance(rows, mean[None], torch.zeros_like(owners))
+    total = within = _covariance(rows, mean[None], torch.zeros_like(owners))
     several = sizes[owners] > 1
-    within = total
     if several.any():
-        within = _covariance(rows[several], sums / sizes[:, None], owners[several])
+        centres = sums / sizes.clamp(min=1)[:, None]
+        within = _covariance(rows[several], centres, owners[several])
     ridge = shrink * float(within.diagonal().mean()) or 1.0  # features that never vary: as they are
     within = within + ridge * torch.eye(len(within), dtype=torch.float64)
     # The root and the leading directions after it in one step: projection.T @ within @ projection
@@ -147,10 +147,14 @@ def whiten(
 def _covariance(rows: Tensor, centres: Tensor, owners: Tensor) -> Tensor:
     """Return the (F, F) float64 covariance of rows (N, F) around centres[owners]."""
     total = torch.zeros(rows.shape[1], rows.shape[1], dtype=torch.float64)
-    for part, owner in zip(rows.split(_BLOCK), owners.split(_BLOCK), strict=True):
-        apart = part.double() - centres[owner]
+    for block in _blocks(len(rows)):
+        apart = rows[block].double() - centres[owners[block]]
         total += apart.T @ apart
     return total / len(rows)
+
+
+def _blocks(count: int) -> Iterator[slice]:
+    return (slice(start, start + _BLOCK) for start in range(0, count, _BLOCK))
 
 
 def write_general(folder: Path, general: GeneralEmbedding) -> None:
@@ -171,4 +175,4 @@ def read_general(folder: Path, config: ModelConfig) -> GeneralEmbedding:
         )
     general = GeneralEmbedding(_empty_trunk(config, load_weights=False))
     load_matching(general, read_safetensors(path)[0], path)
-    return cast(GeneralEmbedding, general.eval().requires_grad_(False))
+    return general.eval().requires_grad_(False)
