@@ -112,6 +112,15 @@ def test_a_single_level_is_used_alone() -> None:
     torch.testing.assert_close(lengths, torch.ones(2))
 
 
+@pytest.mark.parametrize("backbone", ["test_vit", "test_convnext"])
+def test_other_families_have_one_too(backbone: str) -> None:
+    _, made = fitted(f"model.backbone={backbone}")
+    with torch.no_grad():
+        got = made(torch.rand(3, 3, 32, 32))
+    torch.testing.assert_close(got.norm(dim=1), torch.ones(3))
+    assert float(got.std(0).max()) > 1e-3  # images differ
+
+
 def clouds(dims: int = 5, classes: int = 4, each: int = 30) -> tuple[Tensor, Tensor]:
     """Return features (N, F) of classes that vary much in some directions, and labels."""
     generator = torch.Generator().manual_seed(0)

@@ -88,7 +88,7 @@ def fit_general(network: Method, config: RunConfig, training: TrainingSet) -> Ge
 def _mixed_trunk(learned: Backbone, config: ModelConfig) -> Backbone:
     """Return a backbone whose weights are `general_share` pretrained, and learned for the rest."""
     share = 0.0 if config.weights == "none" else config.general_share
-    trunk = _empty_trunk(config, load_weights=share > 0)
+    trunk = _build_trunk(config, load_weights=share > 0)
     state = trunk.state_dict()
     for name, value in learned.state_dict().items():
         value = value.cpu()
@@ -99,7 +99,7 @@ def _mixed_trunk(learned: Backbone, config: ModelConfig) -> Backbone:
     return trunk
 
 
-def _empty_trunk(config: ModelConfig, *, load_weights: bool) -> Backbone:
+def _build_trunk(config: ModelConfig, *, load_weights: bool) -> Backbone:
     levels = min(2, config.levels)
     model = dataclasses.replace(config, levels=levels, rho=(1.0,) * levels, rho_mode="fixed")
     return build_backbone(model, load_weights=load_weights)
@@ -173,6 +173,6 @@ def read_general(folder: Path, config: ModelConfig) -> GeneralEmbedding:
             "the run was stopped before its end. Add it, without training again, with: "
             f"phpq train --resume {folder}"
         )
-    general = GeneralEmbedding(_empty_trunk(config, load_weights=False))
+    general = GeneralEmbedding(_build_trunk(config, load_weights=False))
     load_matching(general, read_safetensors(path)[0], path)
     return general.eval().requires_grad_(False)
