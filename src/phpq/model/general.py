@@ -16,7 +16,6 @@ from pathlib import Path
 
 import torch
 import torch.nn.functional as F
-from scipy.linalg import eigh
 from torch import Tensor, nn
 
 from phpq.config import ModelConfig, RunConfig
@@ -124,29 +123,35 @@ def whiten(
             f"The general embedding cannot be fitted: {fault}. Train again with a lower "
             "training.learning_rate or with training.precision=float32."
         )
-    rows, owners = features.cpu(), labels.cpu()
+    place = features.device if features.is_cuda else torch.device("cpu")  # some have no float64
+    rows, owners = features.to(place), labels.to(place)
     sizes = owners.bincount()
-    sums = torch.zeros(len(sizes), rows.shape[1], dtype=torch.float64)
+    sums = torch.zeros(len(sizes), rows.shape[1], dtype=torch.float64, device=place)
     for block in _blocks(len(rows)):
         sums.index_add_(0, owners[block], rows[block].double())
     mean = sums.sum(0) / len(rows)
-    total = within = _covariance(rows, mean[None], torch.zeros_like(owners))
+    total = _covariance(rows, mean[None], torch.zeros_like(owners))
+    within = total.clone()
     several = sizes[owners] > 1
     if several.any():
         centres = sums / sizes.clamp(min=1)[:, None]
         within = _covariance(rows[several], centres, owners[several])
     ridge = shrink * float(within.diagonal().mean()) or 1.0  # features that never vary: as they are
-    within = within + ridge * torch.eye(len(within), dtype=torch.float64)
-    # The root and the leading directions after it in one step: projection.T @ within @ projection
-    # is the identity, projection.T @ total @ projection diagonal.
-    _, directions = eigh(total.numpy(), within.numpy(), driver="gvd")
-    leading = torch.tensor(directions).flip(1)[:, :LARGEST_DIM]
-    return mean.float(), leading.float()
+    within.diagonal().add_(ridge)
+    # Through a root L of it (within = L L^T), then the leading directions of what that leaves:
+    # projection^T within projection is the identity, projection^T total projection diagonal.
+    root = torch.linalg.cholesky(within)
+    half = torch.linalg.solve_triangular(root, total, upper=False)
+    whitened = torch.linalg.solve_triangular(root, half.T, upper=False)
+    axes = torch.linalg.eigh((whitened + whitened.T) / 2).eigenvectors.flip(1)[:, :LARGEST_DIM]
+    projection = torch.linalg.solve_triangular(root.T, axes, upper=True)
+    return mean.float(), projection.float()
 
 
 def _covariance(rows: Tensor, centres: Tensor, owners: Tensor) -> Tensor:
     """Return the (F, F) float64 covariance of rows (N, F) around centres[owners]."""
-    total = torch.zeros(rows.shape[1], rows.shape[1], dtype=torch.float64)
+    width = rows.shape[1]
+    total = torch.zeros(width, width, dtype=torch.float64, device=rows.device)
     for block in _blocks(len(rows)):
         apart = rows[block].double() - centres[owners[block]]
         total += apart.T @ apart
