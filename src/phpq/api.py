@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from phpq._version import __version__
 from phpq.config import DataConfig, RunConfig, to_dict, with_bits
-from phpq.data import Dataset, data_home, open_dataset
+from phpq.data import Dataset, data_home, learned_part, open_dataset
 from phpq.errors import ConfigError, DataError
 from phpq.evaluation.coded import FOLDER
 from phpq.evaluation.embedding import Progress, find_bad_images
@@ -172,10 +172,11 @@ def open_run(  # noqa: PLR0913  every way to say what is to be learned, by name
             dataset = open_origin(card.dataset, home=home)
         else:
             dataset = as_dataset(source, home=home)
-        if dataset.class_names != card.class_names:
+        names = learned_part(dataset, config.data).class_names
+        if names != card.class_names:
             raise DataError(
                 f"The run in {str(folder)!r} learned {len(card.class_names)} classes; "
-                f"{dataset.name!r} has {len(dataset.class_names)}, or others by name. "
+                f"{dataset.name!r} has {len(names)}, or others by name. "
                 "Resume with the data set that the run began with."
             )
     elif source is None:

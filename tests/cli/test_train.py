@@ -122,6 +122,7 @@ def test_ctrl_c_before_anything_is_written(tmp_path: Path, monkeypatch: pytest.M
             ["--backbone", "resnet50", "--weights", "hub"],
             {"model": {"backbone": "resnet50", "weights": "hub"}},
         ),
+        (["--hold-out-classes", "0.5"], {"data": {"holdout_classes": 0.5}}),
         (["--epochs", "7", "--set", "training.epochs=9"], {"training": {"epochs": 9}}),
     ],
 )

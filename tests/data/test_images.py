@@ -9,7 +9,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from phpq.data import Dataset, LabelledImages, hold_out, open_dataset
+from phpq.config import DataConfig
+from phpq.data import (
+    Dataset,
+    LabelledImages,
+    hold_out,
+    hold_out_classes,
+    learned_part,
+    open_dataset,
+)
 from phpq.data.images import draw_per_class, hash_order, named, split_by_mask
 from phpq.data.images import test_mask as split_mask
 from phpq.errors import DataError
@@ -104,6 +112,81 @@ def test_hold_out_names_classes_that_are_too_small() -> None:
         hold_out(dataset, 2, seed=0)
     with pytest.raises(DataError, match="per_class=0 must be at least 1"):
         hold_out(dataset, 0, seed=0)
+
+
+def many_classes(count: int = 10) -> Dataset:
+    names = tuple(f"class{number}" for number in range(count))
+    everything = plain_images(list(range(count)) * 5, names)
+    return split_by_mask(everything, np.arange(5 * count) >= 3 * count)
+
+
+@pytest.mark.parametrize(("share", "learned"), [(0.5, 5), (0.05, 9), (0.25, 7), (0.8, 2)])
+def test_the_last_classes_are_held_out(share: float, learned: int) -> None:
+    dataset = replace(many_classes(), source="somewhere")
+    held = hold_out_classes(dataset, share)
+    assert held.learned.class_names == dataset.class_names[:learned]
+    assert held.learned.source == "somewhere"
+    assert held.new_train.class_names == held.new_test.class_names == dataset.class_names
+    for old, new, whole in (
+        (held.learned.train, held.new_train, dataset.train),
+        (held.learned.test, held.new_test, dataset.test),
+    ):
+        assert set(old.labels) == set(range(learned))
+        assert set(new.labels) == set(range(learned, 10))
+        assert sorted(old.ids + new.ids) == sorted(whole.ids)
+
+
+def test_test_images_of_learned_classes_may_be_learned_but_for_one_each() -> None:
+    dataset = many_classes()
+    held = hold_out_classes(dataset, 0.5, learn_all=True)
+    plain = hold_out_classes(dataset, 0.5)
+    assert held.learned.train.class_sizes().tolist() == [4] * 5
+    assert held.learned.test.class_sizes().tolist() == [1] * 5
+    before = set(plain.learned.train.ids) | set(plain.learned.test.ids)
+    assert set(held.learned.train.ids) | set(held.learned.test.ids) == before
+    copied = pickle.loads(pickle.dumps(held.learned.train))  # worker processes read it so
+    for row, name in enumerate(copied.ids):
+        assert copied.read(row).getpixel((0, 0)) == (int(name[1:]), 0, 0)
+        assert copied.path(row) is None
+    assert held.new_train.ids == plain.new_train.ids
+
+
+def test_files_of_joined_splits_are_found(tmp_path: Path) -> None:
+    root = write_classes(tmp_path / "birds", dict.fromkeys("abcd", 10))
+    train = hold_out_classes(open_dataset(root), 0.25, learn_all=True).learned.train
+    assert [train.path(row) for row in range(len(train))] == [root / name for name in train.ids]
+
+
+@pytest.mark.parametrize(
+    ("classes", "share", "message"),
+    [
+        (2, 0.5, "0.5 of the 2 classes of 'i' leaves 1 to learn; at least two"),
+        (10, 0.99, "leaves 0 to learn"),
+        (10, 0.0, "A share of 0.0 of the classes cannot be held out"),
+        (10, 1.0, "A share of 1.0"),
+    ],
+)
+def test_shares_that_leave_nothing_are_refused(classes: int, share: float, message: str) -> None:
+    with pytest.raises(DataError, match=message):
+        hold_out_classes(many_classes(classes), share)
+
+
+def test_learned_classes_need_a_query() -> None:
+    train = plain_images([0, 1, 2], ("a", "b", "c"))
+    dataset = Dataset("x", train, plain_images([2], ("a", "b", "c"), "q"))
+    with pytest.raises(DataError, match="None of the 2 classes of 'x' that are learned"):
+        hold_out_classes(dataset, 0.3)
+
+
+def test_what_a_run_learns_follows_its_settings() -> None:
+    dataset = replace(many_classes(), source="somewhere")
+    assert learned_part(dataset, DataConfig()).train.ids == dataset.train.ids
+    both = learned_part(dataset, DataConfig(holdout_classes=0.5, holdout_per_class=1))
+    assert (len(both.class_names), len(both.train), len(both.test)) == (5, 10, 5)
+    assert both.source == "somewhere"
+    assert set(both.test.ids) <= set(dataset.train.ids)
+    everything = learned_part(dataset, DataConfig(holdout_classes=0.5, learned_images="all"))
+    assert (len(everything.train), len(everything.test)) == (20, 5)
 
 
 @given(st.sets(st.text(max_size=8), min_size=1, max_size=30), st.randoms(use_true_random=False))

@@ -56,6 +56,14 @@ def train(
             "(default: hub for photographs, none for plumage)"
         ),
     ] = None,
+    hold_out_classes: Annotated[
+        float | None,
+        typer.Option(
+            metavar="SHARE",
+            help="Keep the last SHARE of the classes away from training, as 0.5; phpq evaluate "
+            "then measures how they are found as new kinds.",
+        ),
+    ] = None,
     device: Device = "auto",
     resume: Annotated[
         Path | None,
@@ -80,6 +88,7 @@ def train(
         "training.seed": seed,
         "model.backbone": backbone,
         "model.weights": weights,
+        "data.holdout_classes": hold_out_classes,
     }
     assignments = [f"{name}={value}" for name, value in short.items() if value is not None]
     assignments += settings or []

@@ -100,6 +100,10 @@ class DataConfig(_Stage):
     max_pixels: int = option(100_000_000, "at least 1")  # images with more are not decoded (bombs)
     # Above 0: queries are this many images per class of the training split, not the test split.
     holdout_per_class: int = option(0, "0 or more")
+    # Above 0: this share of the classes, the last, is not learned; evaluation finds them as new.
+    holdout_classes: float = option(0.0, "in [0, 1)")
+    # all: of learned classes the test images are learned, too, but for one each; as metric learning
+    learned_images: Literal["train", "all"] = "train"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -11,7 +11,14 @@ from phpq.data.decode import (
     to_square,
 )
 from phpq.data.download import download
-from phpq.data.images import Dataset, ImageReader, LabelledImages, hold_out
+from phpq.data.images import (
+    Dataset,
+    ImageReader,
+    LabelledImages,
+    hold_out,
+    hold_out_classes,
+    learned_part,
+)
 from phpq.data.sources import data_home, open_dataset
 from phpq.data.synthetic.plumage import mark_mask, plumage, write_plumage
 
@@ -28,6 +35,8 @@ __all__ = [
     "decode_squares",
     "download",
     "hold_out",
+    "hold_out_classes",
+    "learned_part",
     "mark_mask",
     "open_dataset",
     "plumage",

@@ -13,12 +13,13 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from PIL import Image
 
+from phpq.config import DataConfig
 from phpq.errors import DataError
 
 TEST_SHARE = 0.2  # of a class, where a source has no split
@@ -171,6 +172,95 @@ def hold_out(dataset: Dataset, per_class: int, *, seed: int) -> Dataset:
     counts = np.full(len(dataset.class_names), per_class, dtype=np.int64)
     drawn = draw_per_class(train.ids, train.labels, counts, seed=seed)
     return split_by_mask(replace(train, name=f"{dataset.name}-holdout"), drawn)
+
+
+class HeldOutClasses(NamedTuple):
+    """A data set cut between the classes that are learned and new kinds."""
+
+    learned: Dataset  # of the first classes; labels are those of the whole data set
+    new_train: LabelledImages  # of the other classes, with the class names and labels of all
+    new_test: LabelledImages
+
+
+def hold_out_classes(dataset: Dataset, share: float, *, learn_all: bool = False) -> HeldOutClasses:
+    """Keep the last `share` of the classes, in the data set's own order, away from training.
+
+    0.5 is the half of metric learning, 0.05 leaves the first 95 % of the classes to learn. With
+    `learn_all` the test images of learned classes are learned, too, as metric learning does it: all
+    but one per class, which a run needs as queries.
+    """
+    train, test, count = dataset.train, dataset.test, learned_classes(dataset, share)
+    names, old, known = dataset.class_names, train.labels < count, test.labels < count
+    learned = [
+        replace(images.subset(mask), class_names=names[:count])
+        for images, mask in ((train, old), (test, known))
+    ]
+    if learn_all:
+        sizes = np.minimum(learned[1].class_sizes(), 1)
+        asking = draw_per_class(learned[1].ids, learned[1].labels, sizes, seed=0)
+        learned = [_joined(learned[0], learned[1].subset(~asking)), learned[1].subset(asking)]
+    if not len(learned[1]):
+        raise DataError(
+            f"None of the {count} classes of {dataset.name!r} that are learned has a test image, "
+            "and evaluation needs queries. Hold out another share of the classes."
+        )
+    kept = replace(dataset, train=learned[0], test=learned[1])
+    return HeldOutClasses(kept, train.subset(~old), test.subset(~known))
+
+
+def learned_classes(dataset: Dataset, share: float) -> int:
+    """Return how many classes, the first of them, are learned if `share` of them is held out."""
+    classes = len(dataset.class_names)
+    if not 0 < share < 1:
+        raise DataError(f"A share of {share} of the classes cannot be held out: say 0.5 or 0.05.")
+    learned = classes - max(1, int(classes * share + 0.5))
+    if learned < 2:
+        raise DataError(
+            f"Holding out {share:g} of the {classes} classes of {dataset.name!r} leaves {learned} "
+            "to learn; at least two are needed. Hold out a smaller share."
+        )
+    return learned
+
+
+def learned_part(dataset: Dataset, config: DataConfig) -> Dataset:
+    """Return what a run with these settings learns from and asks with; the source stays.
+
+    That is the data set itself, unless classes or images are held out.
+    """
+    part = dataset
+    if config.holdout_classes:
+        learn_all = config.learned_images == "all"
+        part = hold_out_classes(dataset, config.holdout_classes, learn_all=learn_all).learned
+    if config.holdout_per_class:
+        part = hold_out(part, config.holdout_per_class, seed=0)
+    return replace(part, source=dataset.source)
+
+
+@dataclass(frozen=True, slots=True)
+class _TwoReaders:
+    """Reads the images of one set, then those of another."""
+
+    first: LabelledImages
+    second: LabelledImages
+
+    def read(self, index: int) -> Image.Image:
+        images, place = self._find(index)
+        return images.read(place)
+
+    def path(self, index: int) -> Path | None:
+        images, place = self._find(index)
+        return images.path(place)
+
+    def _find(self, index: int) -> tuple[LabelledImages, int]:
+        before = len(self.first)
+        return (self.first, index) if index < before else (self.second, index - before)
+
+
+def _joined(first: LabelledImages, second: LabelledImages) -> LabelledImages:
+    """Put the images of two sets with the same classes into one, with the name of the first."""
+    labels = np.concatenate([first.labels, second.labels])
+    reader = _TwoReaders(first, second)
+    return LabelledImages(first.name, first.ids + second.ids, labels, first.class_names, reader)
 
 
 def split_by_hash(images: LabelledImages, *, seed: int) -> Dataset:

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from phpq.codes import CodeArray, hamming_distances, normalise_sub_vectors, pack_signs
-from phpq.data import Dataset, hold_out
+from phpq.data import Dataset, learned_part
 from phpq.evaluation.timing import search_float, time_in_turns
 from phpq.index import CodeIndex
 from phpq.report.blocks import Block, Figure, Note, Section, Table
@@ -188,8 +188,7 @@ def draw_top10(
     kept = {name: codes for name, codes in found.items() if codes is not None}
     if dataset is None or len(kept) < len(_PAIR):
         return None
-    held = plan.subject.base.data.holdout_per_class
-    images = hold_out(dataset, held, seed=0) if held else dataset
+    images = learned_part(dataset, plan.subject.base.data)
     chosen = shared_queries(kept["phpq"], kept["pqn"])
     by_method = {name: _hits(kept[name], chosen, images) for name in _PAIR}
     rows = [

@@ -23,7 +23,7 @@ import numpy as np
 from phpq._version import __version__
 from phpq.codes import CodeArray, Codebooks
 from phpq.config import DataConfig
-from phpq.data import Dataset, decode_all, hold_out, open_dataset
+from phpq.data import Dataset, decode_all, learned_part, open_dataset
 from phpq.evaluation import LabelledEmbeddings, evaluate_codes, evaluate_float
 from phpq.recipes import remaining_config
 from phpq.reproduce.grid import Cell, Subject
@@ -52,10 +52,9 @@ class Workplace:
     processes: int = 1  # cells that run at once, for the record
     compiled: bool = False  # whether trainings that leave it open compile their backbones
 
-    def open(self, held_out: int = 0) -> Dataset:
-        """Open the data set, once per process; or so many training images per class as its test."""
-        dataset = _open(self.subject.source, home=self.home)
-        return hold_out(dataset, held_out, seed=0) if held_out else dataset
+    def open(self) -> Dataset:
+        """Open the data set, once per process."""
+        return _open(self.subject.source, home=self.home)
 
 
 _open = lru_cache(maxsize=1)(open_dataset)
@@ -64,7 +63,7 @@ _open = lru_cache(maxsize=1)(open_dataset)
 def decode_once(cells: Sequence[Cell], place: Workplace) -> None:
     """Decode the data set into the cache, once for each way in which cells want it."""
     for data in {cell.config.data for cell in cells}:
-        dataset = place.open(data.holdout_per_class)
+        dataset = learned_part(place.open(), data)
         for images in (dataset.train, dataset.test):
             if images.path(0) is not None:  # drawn images are not cached
                 decode_all(images, data, cache=place.cache)
@@ -251,7 +250,7 @@ def _embed(trainer: Trainer, place: Workplace, network: Any) -> Arrays:
     Returns:
         "train" (N, D), "train_labels" (N,), "train_rows" (N,), and the same of "test".
     """
-    dataset, pixels = place.open(trainer.config.data.holdout_per_class), trainer.pixels
+    dataset, pixels = learned_part(place.open(), trainer.config.data), trainer.pixels
     arrays: Arrays = {"train": pixels.embed_train(network), "test": pixels.embed_test(network)}
     for name in ("train", "test"):
         known = {image: row for row, image in enumerate(getattr(dataset, name).ids)}

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from phpq.config import RunConfig
-from phpq.data import Dataset, hold_out
+from phpq.data import Dataset, learned_part
 from phpq.data.batches import plan_epoch, steps_per_epoch
 from phpq.errors import DivergedError
 from phpq.evaluation import LabelledEmbeddings, code_health, evaluate_codes
@@ -76,8 +76,7 @@ class Trainer:
         self.group, self.config, self.device, self.reporter = group, config, device, reporter
         training = config.training
         self.part = group.part(training.batch_size)
-        if config.data.holdout_per_class:
-            dataset = hold_out(dataset, config.data.holdout_per_class, seed=0)
+        dataset = learned_part(dataset, config.data)
         if acceleration(config, device) != "off":
             torch.backends.cudnn.benchmark = True  # shapes never change: let it look for the best
         # The network first: a wrong backbone or weights file shows before minutes of decoding.

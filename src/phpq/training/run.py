@@ -26,7 +26,7 @@ import torch
 from torch import Tensor
 
 from phpq.config import RunConfig
-from phpq.data import Dataset
+from phpq.data import Dataset, learned_part
 from phpq.errors import ConfigError, FormatError
 from phpq.evaluation.history import METRICS, read_rows
 from phpq.files import remove_temporaries, write_bytes, write_text
@@ -81,7 +81,8 @@ def train_run(  # noqa: PLR0913  by name
             "do not. Put the run folder where all machines can read it."
         )
     origin = dataset.source or dataset.name
-    card = ModelCard(config=config, class_names=dataset.class_names, dataset=origin)
+    names = learned_part(dataset, config.data).class_names
+    card = ModelCard(config=config, class_names=names, dataset=origin)
 
     def ready() -> None:
         if not finished:
