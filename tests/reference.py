@@ -72,14 +72,27 @@ def average_precision_over_permutations(scores: Sequence[float], relevant: Seque
 
 def average_precisions_of_orders(scores: Sequence[float], relevant: Sequence[bool]) -> list[float]:
     """Return the AP of every order of the gallery that keeps the scores descending."""
+    return [average_precision_loop(order) for order in orders_of_ties(scores, relevant)]
+
+
+def orders_of_ties(scores: Sequence[float], relevant: Sequence[bool]) -> list[list[bool]]:
+    """Return every order of the gallery that keeps the scores descending: is the item relevant?"""
     groups: dict[float, list[bool]] = {}
     for score, hit in sorted(zip(scores, relevant, strict=True), key=lambda pair: -pair[0]):
         groups.setdefault(score, []).append(hit)
     orders = [list(itertools.permutations(group)) for group in groups.values()]
-    return [
-        average_precision_loop([hit for group in choice for hit in group])
-        for choice in itertools.product(*orders)
-    ]
+    return [[hit for group in choice for hit in group] for choice in itertools.product(*orders)]
+
+
+def map_at_r_loop(relevant_in_order: Sequence[bool]) -> float:
+    """AP of the first R items of a ranked list, R what could be found."""
+    total = sum(relevant_in_order)
+    hits, found = 0, 0.0
+    for rank, relevant in enumerate(relevant_in_order[:total], start=1):
+        if relevant:
+            hits += 1
+            found += hits / rank
+    return found / total
 
 
 def expected_hits_loop(scores: Sequence[float], relevant: Sequence[bool]) -> list[Fraction]:

@@ -26,6 +26,8 @@ def scores(method: str, value: float, bits: int) -> RetrievalScores:
         method=method,
         map=value,
         map_range=(value, value),
+        map_at_r=value,
+        recall_at={1: value},
         precision_at={1: value, 10: value / 2},
         precision_at_1_served=value / 3,
         pr_curve={0.0: value, 1.0: value},

@@ -20,6 +20,7 @@ from phpq.evaluation.metrics import (
     measure,
     precision_at,
     precision_at_recall,
+    recall_at,
     tie_aware_average_precision,
 )
 from phpq.index import CodeIndex
@@ -27,6 +28,8 @@ from reference import (
     average_precision_loop,
     average_precision_over_permutations,
     average_precisions_of_orders,
+    map_at_r_loop,
+    orders_of_ties,
     precision_at_loop,
     precision_at_recall_loop,
     random_codebooks,
@@ -67,6 +70,22 @@ def test_the_range_is_that_of_all_orders_of_ties(items: list[tuple[int, bool]]) 
     values = average_precisions_of_orders(scores, relevant)
     assert worst.tolist() == [pytest.approx(min(values), abs=1e-12)]
     assert best.tolist() == [pytest.approx(max(values), abs=1e-12)]
+
+
+@given(items=ranked_list)
+@settings(max_examples=60, deadline=None)
+def test_map_at_r_and_recall_are_means_over_all_orders_of_ties(
+    items: list[tuple[int, bool]],
+) -> None:
+    scores, relevant = zip(*items, strict=True)
+    groups, total = rank(scores, relevant), sum(relevant)
+    orders = orders_of_ties(scores, relevant)
+    at_r = [map_at_r_loop(order) for order in orders]
+    found = tie_aware_average_precision(groups, np.array([total]))
+    assert found.tolist() == [pytest.approx(math.fsum(at_r) / len(orders), abs=1e-12)]
+    for k in (1, 2, 4, 8):
+        seen = sum(any(order[:k]) for order in orders) / len(orders)
+        assert recall_at(groups, [k]).tolist() == [[pytest.approx(seen, abs=1e-12)]]
 
 
 def test_without_ties_it_is_plain_average_precision() -> None:

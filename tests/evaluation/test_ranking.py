@@ -17,6 +17,7 @@ from phpq.evaluation._ranking import (
     label_groups,
     rank_codes,
     rank_embeddings,
+    rank_rows,
 )
 from reference import random_codebooks, rank_scores
 
@@ -88,6 +89,29 @@ def test_blocks_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     assert flatten([rank_scores(queries @ gallery.T, labels, gallery_labels)]) == whole
     monkeypatch.setattr("phpq.evaluation._ranking._BLOCK_SCORES", 45)
     assert rank() == whole
+
+
+@given(seed=st.integers(0, 2**32 - 1), rows=st.integers(1, 12))
+@settings(max_examples=40, deadline=None)
+def test_rows_that_are_left_out_are_neither_found_nor_missed(seed: int, rows: int) -> None:
+    rng = np.random.default_rng(seed)
+    scores = rng.integers(0, 4, (5, rows)).astype(np.float32)  # many are tied
+    labels, of_rows = rng.integers(0, 3, 5), rng.integers(0, 3, rows)
+    absent = rng.random((5, rows)) < 0.4
+    blocks = list(
+        rank_rows(
+            lambda part: scores[part], labels, gallery_labels=of_rows, left_out=lambda p: absent[p]
+        )
+    )
+    expected: Rows = []
+    for query in range(5):
+        kept = ~absent[query]
+        mine = groups_loop(scores[query : query + 1, kept], labels[query:][:1], of_rows[kept])
+        expected += [(query, *row[1:]) for row in mine]
+        order = np.argsort(-scores[query, kept], kind="stable")
+        first = bool(len(order)) and of_rows[kept][order[0]] == labels[query]
+        assert bool(blocks[0].first_relevant[query]) == first
+    assert flatten(blocks)[0] == expected
 
 
 def test_bad_input_is_refused() -> None:

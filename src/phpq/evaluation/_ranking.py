@@ -1,14 +1,14 @@
 """From scores to ranked tie groups: what every retrieval measure is computed from.
 
-A gallery with short codes has many equal scores. `rank_codes` and `rank_embeddings` order the
-gallery for each query, merge what is tied, and keep the tie groups that hold a relevant item, and
-whether the first hit as it is served is relevant: the measures in `metrics.py` need nothing else.
-Blocks of queries are yielded, so memory stays small.
+A gallery with short codes has many equal scores. `rank_codes`, `rank_embeddings` and `rank_rows`
+order the gallery for each query, merge what is tied, and keep the tie groups that hold a relevant
+item, and whether the first hit as it is served is relevant: the measures in `metrics.py` need
+nothing else. Blocks of queries are yielded, so memory stays small.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -86,14 +86,31 @@ def rank_embeddings(
     vectors = check_embeddings("queries", queries, rows.shape[1])
     labels = check_labels("query_labels", query_labels, len(vectors))
     own = check_labels("gallery_labels", gallery_labels, len(rows))
+    return rank_rows(lambda part: vectors[part] @ rows.T, labels, gallery_labels=own)
+
+
+def rank_rows(
+    score: Callable[[slice], FloatArray],
+    query_labels: IntArray,
+    *,
+    gallery_labels: IntArray,
+    left_out: Callable[[slice], NDArray[np.bool_]] | None = None,
+) -> Iterator[TieGroups]:
+    """Rank N rows, each by itself, by any score: (q, N) float32 of some of the queries.
+
+    Rows that `left_out`, (q, N) bool of the same queries, names are neither found nor missed, as
+    the row that is the query itself.
+    """
+    rows = len(gallery_labels)
     groups = CodeGroups(  # every row by itself, without a code
-        np.zeros((len(own), 1), np.uint8), np.arange(len(own)), np.ones_like(own)
+        np.zeros((rows, 1), np.uint8), np.arange(rows), np.ones_like(gallery_labels)
     )
-    labelled = _count_classes(groups, own)
-    step = max(1, _BLOCK_SCORES // len(rows))
-    for start in range(0, len(labels), step):
-        scores = vectors[start : start + step] @ rows.T
-        yield _rank_block(scores, labels[start : start + step], labelled)
+    labelled = _count_classes(groups, gallery_labels)
+    step = max(1, _BLOCK_SCORES // rows)
+    for start in range(0, len(query_labels), step):
+        part = slice(start, start + step)
+        absent = None if left_out is None else left_out(part)
+        yield _rank_block(score(part), query_labels[part], labelled, absent)
 
 
 def check_labels(name: str, labels: Any, length: int) -> IntArray:
@@ -127,9 +144,22 @@ def _count_classes(groups: CodeGroups, labels: IntArray) -> LabelledGroups:
     )
 
 
-def _rank_block(scores: FloatArray, labels: IntArray, gallery: LabelledGroups) -> TieGroups:
-    """Sort one block, merge exactly equal scores, keep the groups with a relevant item."""
+def _rank_block(
+    scores: FloatArray,
+    labels: IntArray,
+    gallery: LabelledGroups,
+    left_out: NDArray[np.bool_] | None = None,
+) -> TieGroups:
+    """Sort one block, merge exactly equal scores, keep the groups with a relevant item.
+
+    `left_out` (B, G) is for galleries with a group for each row.
+    """
     queries, columns = scores.shape
+    counts = _packed_counts(labels, gallery)
+    rows = np.full(queries, len(gallery.groups.group_of_row))
+    if left_out is not None:
+        scores, counts[left_out] = np.where(left_out, np.float32(-np.inf), scores), 0
+        rows -= left_out.sum(axis=1)
     descending = np.negative(scores)
     order = descending.argsort(axis=1)
     order += np.arange(queries)[:, None] * columns
@@ -140,10 +170,10 @@ def _rank_block(scores: FloatArray, labels: IntArray, gallery: LabelledGroups) -
     starts_group[::columns] = True
     starts = np.flatnonzero(starts_group)
     query = starts // columns
-    packed = np.add.reduceat(_packed_counts(labels, gallery).ravel()[flat], starts)
+    packed = np.add.reduceat(counts.ravel()[flat], starts)
     size, hits = packed & _SIZE_MASK, packed >> _SIZE_BITS
     total = np.bincount(query, weights=hits, minlength=queries).astype(np.int64)
-    size_before = size.cumsum() - size - query * len(gallery.groups.group_of_row)
+    size_before = size.cumsum() - size - (rows.cumsum() - rows)[query]
     hits_before = hits.cumsum() - hits - (total.cumsum() - total)[query]
     keep = np.flatnonzero(hits)
     return TieGroups(
@@ -153,7 +183,7 @@ def _rank_block(scores: FloatArray, labels: IntArray, gallery: LabelledGroups) -
         size_before=size_before[keep],
         relevant_before=hits_before[keep],
         relevant_total=total,
-        first_relevant=_first_labels(scores, gallery) == labels,
+        first_relevant=(_first_labels(scores, gallery) == labels) & (rows > 0),
         gallery_size=len(gallery.groups.group_of_row),
     )
 

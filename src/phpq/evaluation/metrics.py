@@ -21,6 +21,7 @@ from phpq.errors import ShapeError
 from phpq.evaluation._ranking import TieGroups
 
 Float64Array = NDArray[np.float64]
+RECALLS = (1, 2, 4, 8)  # the k of R@k
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +63,8 @@ class RetrievalScores:
     method: str = ""  # "codes", "float" or "pq"
     map: float  # tie-aware mean average precision over the whole gallery
     map_range: tuple[float, float]  # in the worst and in the best order of tied images
+    map_at_r: float  # the same over the first R hits only, R the relevant images of a query
+    recall_at: dict[int, float]  # share of the queries with a relevant image in the first k, by k
     precision_at: dict[int, float]  # mean precision of the first N hits, by N
     precision_at_1_served: float  # share of the queries whose first hit is relevant
     pr_curve: dict[float, float]  # precision by recall, see `precision_at_recall`
@@ -88,10 +91,12 @@ class RetrievalScores:
         return -(-self.bits // 8)
 
     def to_dict(self) -> dict[str, Any]:
-        """Return plain data for JSON; MAP, P@N and the curve are in per cent."""
+        """Return plain data for JSON; MAP, R@k, P@N and the curve in per cent."""
         return asdict(self) | {
             "map": self.map_percent,
             "map_range": list(self.map_range_percent),
+            "map_at_r": 100 * self.map_at_r,
+            "recall_at": {str(k): 100 * value for k, value in self.recall_at.items()},
             "precision_at": {str(n): 100 * value for n, value in self.precision_at.items()},
             "precision_at_1_served": 100 * self.precision_at_1_served,
             "pr_curve": {
@@ -102,8 +107,13 @@ class RetrievalScores:
         }
 
 
-def tie_aware_average_precision(groups: TieGroups) -> Float64Array:
+def tie_aware_average_precision(
+    groups: TieGroups, depth: NDArray[np.int64] | None = None
+) -> Float64Array:
     """Return the expected average precision of each query under a random order of ties.
+
+    Only the first `depth` (B,) ranks of a query count, if given: the number of its relevant items
+    makes it MAP@R.
 
     With r of the n items of a tie group relevant, and N items (R of them relevant) before it,
 
@@ -113,9 +123,10 @@ def tie_aware_average_precision(groups: TieGroups) -> Float64Array:
     0 for a query without relevant items, which a mean must leave out.
     """
     before, size, hits = groups.size_before, groups.size, groups.relevant
+    ranks = size if depth is None else np.clip(depth[groups.query] - before, 0, size)
     harmonic = _harmonic_numbers(groups.gallery_size)
-    plain = harmonic[before + size] - harmonic[before]  # sum of 1 / (N + i)
-    weighted = size - (before + 1) * plain  # sum of (i - 1) / (N + i)
+    plain = harmonic[before + ranks] - harmonic[before]  # sum of 1 / (N + i)
+    weighted = ranks - (before + 1) * plain  # sum of (i - 1) / (N + i)
     rate = (hits - 1) / np.maximum(size - 1, 1)
     return _average(groups, hits / size * ((groups.relevant_before + 1) * plain + rate * weighted))
 
@@ -148,6 +159,24 @@ def precision_at(groups: TieGroups, cutoffs: Sequence[int]) -> Float64Array:
         seen = np.clip(_positive("cutoff", cutoff) - groups.size_before, 0, groups.size)
         hits = groups.relevant * seen / groups.size
         result[:, column] = np.bincount(groups.query, weights=hits, minlength=len(result)) / cutoff
+    return result
+
+
+def recall_at(groups: TieGroups, cutoffs: Sequence[int]) -> Float64Array:
+    """Return the chance that a relevant item is among the first k, (B, len(cutoffs)) float64.
+
+    Only the first group with a relevant item matters: of its n items, r relevant, m are among the
+    first k, and all of them miss with probability (n-r)/n * (n-r-1)/(n-1) * ..., m factors.
+    """
+    result = np.zeros((len(groups.relevant_total), len(cutoffs)))
+    asked, first = np.unique(groups.query, return_index=True)
+    before, size, hits = groups.size_before[first], groups.size[first], groups.relevant[first]
+    missed = [np.ones(len(first))]  # by m
+    for m in range(max((_positive("cutoff", k) for k in cutoffs), default=0)):
+        missed.append(missed[-1] * np.clip(size - hits - m, 0, None) / np.maximum(size - m, 1))
+    for column, cutoff in enumerate(cutoffs):
+        ranks = np.clip(cutoff - before, 0, cutoff)
+        result[asked, column] = 1 - np.stack(missed)[ranks, np.arange(len(first))]
     return result
 
 
@@ -190,12 +219,15 @@ def measure(
 
     The scores' `method`, `bits` and `health` are still to be filled in.
     """
-    ap_total, served, queries, seen, gallery = 0.0, 0, 0, 0, 0
+    ap_total, first_total, served, queries, seen, gallery = 0.0, 0.0, 0, 0, 0, 0
     range_total = np.zeros(2)
+    recall_total = np.zeros(len(RECALLS))
     hits_total = np.zeros(len(cutoffs))
     curve_total = np.zeros(_positive("recall_points", recall_points, least=2))
     for groups in blocks:
         ap_total += float(tie_aware_average_precision(groups).sum())
+        first_total += float(tie_aware_average_precision(groups, groups.relevant_total).sum())
+        recall_total += recall_at(groups, RECALLS).sum(axis=0)
         range_total += [part.sum() for part in average_precision_range(groups)]
         hits_total += precision_at(groups, cutoffs).sum(axis=0)
         served += int(np.count_nonzero(groups.first_relevant))
@@ -208,6 +240,8 @@ def measure(
     return RetrievalScores(
         map=ap_total / divisor,
         map_range=(lowest, highest),
+        map_at_r=first_total / divisor,
+        recall_at=dict(zip(RECALLS, (recall_total / divisor).tolist(), strict=True)),
         precision_at=dict(zip(map(int, cutoffs), (hits_total / divisor).tolist(), strict=True)),
         precision_at_1_served=served / divisor,
         pr_curve={
