@@ -21,7 +21,7 @@ from phpq.errors import ShapeError
 from phpq.evaluation._ranking import TieGroups
 
 Float64Array = NDArray[np.float64]
-RECALLS = (1, 2, 4, 8)  # the k of R@k
+RECALLS = (1, 2, 4, 8, 10)  # the k of R@k
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,214 @@
+"""One search of new kinds: images, what is gallery and what asks, a way to search; a score out.
+
+A gallery has codebooks of its own, fitted to its rows, and to their labels where it uses them:
+every score says whether it does. Queries are float and never labelled, rows are coded; a row never
+finds itself. Ties are counted as everywhere (`metrics.py`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from importlib.util import find_spec
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from phpq.additive import AdditiveCodebooks
+from phpq.additive_fit import fit_additive
+from phpq.codes import (
+    CodeArray,
+    Codebooks,
+    FloatArray,
+    IntArray,
+    QueryNorm,
+    normalise_sub_vectors,
+    score_codes,
+)
+from phpq.evaluation._ranking import rank_rows
+from phpq.evaluation.metrics import RetrievalScores, measure
+from phpq.index import fit_pq
+
+Names = Sequence[str | None]  # labels as a gallery has them; None where there is none
+Fit = Callable[[FloatArray, Names], Codebooks]
+UseOfLabels = Literal["with", "without"]
+
+PQ_SIZES = (16, 32, 64, 128, 256)  # codewords of a sub-vector, of which post-hoc PQ takes the best
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class KindSplit:
+    """Which of N images are of new kinds, and which ask."""
+
+    new: NDArray[np.bool_]  # (N,) of a class that was not learned
+    query: NDArray[np.bool_]  # (N,) asks where queries and gallery are apart; others are gallery
+
+    def rows(self, *, new: bool | None = None, query: bool | None = None) -> IntArray:
+        """Return the rows of new or learned classes, that ask or not; None takes both."""
+        chosen = np.ones(len(self.new), dtype=bool)
+        for mask, wanted in ((self.new, new), (self.query, query)):
+            chosen &= True if wanted is None else mask == wanted
+        return np.flatnonzero(chosen)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Way:
+    """A way to search: where images lie, and what a gallery's codebooks are."""
+
+    name: str
+    embeddings: FloatArray  # (N, E) of all images; for float search as they are to be multiplied
+    fit: Fit | None = None  # codebooks of a gallery by its rows and names; None is float search
+    labels: UseOfLabels = "without"  # of the gallery
+    norm: QueryNorm = "raw"  # of queries, see `Codebooks.lookup_tables`
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KindScore:
+    """What one way of searching achieves under one protocol."""
+
+    protocol: str
+    way: str
+    labels: UseOfLabels  # of the gallery
+    bits: int  # of a row's code, or of its floats
+    bytes_per_image: float  # with the gallery's codebooks and prototypes
+    values: dict[str, float]  # in per cent: r1, r2, r4, r8, r10, map_r, map; or accuracy
+    queries: int
+    gallery: int
+
+
+def own_codes(images: FloatArray, bits: int, *, trust: float = 0.0) -> Way:
+    """Return search by codes of a gallery's own codebooks; with trust they know its labels."""
+    fit = partial(fit_additive, num_codebooks=bits // 8, trust=trust)
+    return Way("codes", images, fit, "with" if trust else "without")
+
+
+def fitted_to(way: Way, rows: IntArray, names: Names) -> Way:
+    """Return search by codebooks that are fitted to these rows of the N images, for any gallery.
+
+    Classes that only its other rows have, by the N names, are added to the codebooks.
+    """
+    if way.fit is None:
+        return way
+    books = way.fit(way.embeddings[rows], _used(way, [names[row] for row in rows]))
+    return replace(way, fit=lambda *_: books)
+
+
+def pq_codes(images: FloatArray, bits: int, *, codebook_size: int) -> Way:
+    """Return search by a product quantizer of a gallery, each byte one of K codewords."""
+    rows, books = normalise_sub_vectors(images, 1), bits // 8
+    padded = np.pad(rows, ((0, 0), (0, -rows.shape[1] % books)))  # products stay as they are
+
+    def fit(rows: FloatArray, _names: Names) -> Codebooks:
+        centroids, _ = fit_pq(rows, books, codebook_size=codebook_size, seed=0)
+        return _NearestCodebooks(centroids, unit=False)
+
+    return Way(f"post-hoc PQ, K={codebook_size}", padded, fit)
+
+
+def best_pq(images: FloatArray, bits: int, labels: IntArray, split: KindSplit) -> Way | None:
+    """Return product quantization with the K that serves queries of learned classes best.
+
+    So that new kinds are not looked at to choose it. None without faiss, which fits it.
+    """
+    if find_spec("faiss") is None:
+        return None
+    gallery, queries = split.rows(new=False, query=False), split.rows(new=False, query=True)
+
+    def served(way: Way) -> float:
+        return search(way, labels, "", gallery=gallery, queries=queries).values["map"]
+
+    return max((pq_codes(images, bits, codebook_size=size) for size in PQ_SIZES), key=served)
+
+
+def search(  # noqa: PLR0913  by name
+    way: Way,
+    labels: IntArray,
+    protocol: str,
+    *,
+    gallery: IntArray,
+    queries: IntArray,
+    names: Names | None = None,
+    ignored: NDArray[np.bool_] | None = None,
+    itself: bool = False,
+) -> KindScore:
+    """Let some of N images search among others.
+
+    Args:
+        way: How. Galleries without labels are given none, whatever `names` says.
+        labels: (N,) of the images; a hit with the query's label is right.
+        protocol: Name of what is measured.
+        gallery: Rows that can be found; a query that is among them does not find itself.
+        queries: Rows that ask.
+        names: N labels as the gallery has them; the true ones by default.
+        ignored: (N,) rows that are neither found nor missed by queries of their class.
+        itself: Whether a query may find itself.
+    """
+    given = _used(way, names_of(labels) if names is None else names)
+    score, bits, size = _scorer(way, gallery, queries, given)
+
+    def left_out(part: slice) -> NDArray[np.bool_]:
+        asking = queries[part, None]
+        absent = np.zeros((len(asking), len(gallery)), bool) if itself else asking == gallery
+        if ignored is not None:
+            absent |= ignored[gallery] & (labels[asking] == labels[gallery])
+        return absent
+
+    blocks = rank_rows(score, labels[queries], gallery_labels=labels[gallery], left_out=left_out)
+    found = measure(blocks, cutoffs=(), recall_points=2)
+    return KindScore(
+        protocol=protocol,
+        way=way.name,
+        labels=way.labels,
+        bits=bits,
+        bytes_per_image=size,
+        values=_values(found),
+        queries=found.queries,
+        gallery=len(gallery),
+    )
+
+
+class _NearestCodebooks(Codebooks):
+    """Sub-vectors take the nearest codeword, not that of largest inner product."""
+
+    def encode(self, embeddings: FloatArray) -> CodeArray:
+        products = super().lookup_tables(embeddings, norm="raw")
+        squares = np.square(self.codewords).sum(axis=2)
+        return (products - squares / 2).argmax(axis=2).astype(np.uint8)
+
+
+def _scorer(
+    way: Way, gallery: IntArray, queries: IntArray, names: Names
+) -> tuple[Callable[[slice], FloatArray], int, float]:
+    """Return what scores (q, N) some queries, the bits of a row, and its bytes with overhead."""
+    rows, asking = way.embeddings[gallery], way.embeddings[queries]
+    if way.fit is None:
+        floats = 32 * rows.shape[1]
+        return (lambda part: asking[part] @ rows.T), floats, floats / 8
+    mine = [names[row] for row in gallery]
+    books = way.fit(rows, mine)
+    if isinstance(books, AdditiveCodebooks):
+        books = books.with_classes(rows, mine)
+        codes, overhead = books.encode(rows, mine), books.memory_bytes()
+    else:
+        codes, overhead = books.encode(rows), books.codewords.nbytes
+
+    def score(part: slice) -> FloatArray:
+        return score_codes(books.lookup_tables(asking[part], norm=way.norm), codes)
+
+    return score, books.bits, books.bits / 8 + overhead / len(rows)
+
+
+def _used(way: Way, names: Names) -> Names:
+    return names if way.labels == "with" else [None] * len(names)
+
+
+def _values(found: RetrievalScores) -> dict[str, float]:
+    recalls = {f"r{k}": 100 * share for k, share in found.recall_at.items()}
+    return recalls | {"map_r": 100 * found.map_at_r, "map": found.map_percent}
+
+
+def names_of(labels: IntArray) -> list[str | None]:
+    """Return class numbers as names."""
+    return [str(label) for label in labels]

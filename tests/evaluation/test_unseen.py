@@ -1,0 +1,174 @@
+"""The protocols of new kinds on made-up embeddings: who asks whom, with which labels."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+
+from phpq.codes import FloatArray, IntArray
+from phpq.errors import ShapeError
+from phpq.evaluation.kinds import KindSplit, Way, own_codes
+from phpq.evaluation.unseen import (
+    GROWN,
+    OPEN,
+    UNSEEN,
+    UnseenScores,
+    draw_shots,
+    evaluate_unseen,
+    five_labelled,
+    flip_labels,
+    half_labelled,
+    open_protocols,
+)
+
+ROWS, CLASSES = 96, 8
+
+
+def made_up(noise: float = 1.5) -> tuple[FloatArray, IntArray, KindSplit]:
+    """Return images of eight classes, of which the last four are new; every third image asks."""
+    rng = np.random.default_rng(0)
+    labels = np.arange(ROWS) % CLASSES
+    images = rng.standard_normal((CLASSES, 16))[labels] + noise * rng.standard_normal((ROWS, 16))
+    unit = images / np.linalg.norm(images, axis=1, keepdims=True)
+    split = KindSplit(labels >= 4, np.arange(ROWS) // CLASSES % 3 == 0)
+    return unit.astype(np.float32), labels, split
+
+
+@pytest.fixture(scope="module")
+def scores() -> UnseenScores:
+    images, labels, split = made_up()
+    others = (Way("frozen features", images),)
+    return evaluate_unseen(images, labels, split, bits=(16, 32), others=others)
+
+
+def test_everything_is_measured_and_says_whether_labels_were_used(scores: UnseenScores) -> None:
+    assert {score.labels for score in scores.scores} == {"with", "without"}
+    for way, labels in (("float", "without"), ("codes", "without"), ("codes", "with")):
+        for protocol in OPEN:
+            assert scores.find(protocol, way, labels) is not None  # type: ignore[arg-type]
+    lengths = [s.bits for s in scores.scores if (s.protocol, s.way) == (UNSEEN, "codes")]
+    assert lengths == [16, 32]
+    for way in ("codes", "float"):
+        assert scores.find("five labelled", way, "with") is not None
+    for labels in ("with", "without"):
+        assert scores.find(GROWN, "codes", labels) is not None  # type: ignore[arg-type]
+    names = {score.protocol for score in scores.scores}
+    assert sum(name.startswith("wrong labels, trust") for name in names) == 9
+    assert sum("half of the rows labelled" in name for name in names) == 2
+    assert scores.find(UNSEEN, "frozen features", "without") is not None
+    assert all(0 <= v <= 100 for score in scores.scores for v in score.values.values())
+    assert scores.find(UNSEEN, "codes", "without", 48) is None
+
+
+def test_labels_help_and_codes_come_near_floats(scores: UnseenScores) -> None:
+    def value(protocol: str, way: str, labels: str) -> float:
+        found = scores.find(protocol, way, labels)  # type: ignore[arg-type]
+        assert found is not None
+        return found.values["map"]
+
+    assert value("unseen@all", "codes", "with") > value("unseen@all", "codes", "without") + 5
+    assert value(UNSEEN, "codes", "without") > value(UNSEEN, "float", "without") - 10
+    assert value("unseen@unseen", "codes", "with") >= value("unseen@all", "codes", "with")
+
+
+def test_the_summary_holds_the_figures_that_count(scores: UnseenScores) -> None:
+    data = json.loads(json.dumps(scores.to_dict()))
+    assert set(data) == {"scores", "left_out", "half", "labelled", "open"}
+    assert set(data["half"]["float"]) == {"r1", "map_r"}
+    assert set(data["half"]["codes"]) == {"16", "32"}
+    assert set(data["labelled"]) == set(data["open"]) == {"16"}  # 64 is not among the lengths
+    assert set(data["labelled"]["16"]) == {"map", "p1", "all_map", "five_shot"}
+    assert all(value is not None for value in data["labelled"]["16"].values())
+    found = scores.find("unseen@all", "codes", "with")
+    assert found is not None
+    assert data["open"]["16"]["unseen_all_labelled"] == found.values["map"]
+    assert data["left_out"] == []
+
+
+def test_what_cannot_be_measured_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    images, labels, split = made_up()
+    monkeypatch.setattr("phpq.evaluation.kinds.find_spec", lambda _: None)
+    found = evaluate_unseen(images, labels, split, bits=(16,), details=False)
+    assert found.left_out == ("post-hoc PQ: faiss, which fits it, is not installed",)
+    assert not any("PQ" in score.way for score in found.scores)
+
+
+def test_queries_and_galleries_are_those_that_the_protocol_names() -> None:
+    images, labels, split = made_up()
+    sizes = {
+        score.protocol: (score.queries, score.gallery)
+        for score in open_protocols(Way("float", images), labels, split)
+    }
+    assert sizes == {
+        "seen@seen": (16, 32),
+        "seen@all": (16, 64),
+        "unseen@unseen": (16, 32),
+        "unseen@all": (16, 64),
+    }
+
+
+def test_five_images_of_each_kind_are_drawn() -> None:
+    _, labels, split = made_up()
+    gallery = np.setdiff1d(split.rows(new=True, query=False), np.flatnonzero(labels == 6)[4:])
+    drawn = draw_shots(labels, gallery, seed=1)
+    few = int((labels[gallery] == 6).sum())
+    assert few < 5
+    assert [int((labels[drawn] == kind).sum()) for kind in range(4, 8)] == [5, 5, few, 5]
+    assert set(drawn) <= set(gallery)
+    assert drawn.tolist() == draw_shots(labels, gallery, seed=1).tolist()
+    assert set(drawn) != set(draw_shots(labels, gallery, seed=2))
+
+
+def test_naming_equals_the_loop_over_prototypes() -> None:
+    images, labels, split = made_up(2.5)
+    found = {score.way: score for score in five_labelled(images, labels, split, bits=16)}
+    gallery, queries = split.rows(new=True, query=False), split.rows(new=True, query=True)
+    right = []
+    for seed in range(5):
+        drawn = draw_shots(labels, gallery, seed=seed)
+        for query in queries:
+            best, best_score = -1, -np.inf
+            for kind in range(4, 8):
+                mean = np.mean([images[row] for row in drawn if labels[row] == kind], axis=0)
+                score = float(images[query] @ mean / np.linalg.norm(mean))
+                if score > best_score:
+                    best, best_score = kind, score
+            right.append(best == labels[query])
+    assert 0 < np.mean(right) < 1
+    assert found["float"].values["accuracy"] == pytest.approx(100 * np.mean(right))
+    assert found["codes"].values["accuracy"] == pytest.approx(100 * np.mean(right), abs=15)
+    assert all(score.labels == "with" for score in found.values())
+
+
+def test_a_tenth_of_the_labels_becomes_another_of_the_gallery() -> None:
+    _, labels, split = made_up()
+    gallery = split.rows(new=True, query=False)
+    names, flipped = flip_labels(labels, gallery, seed=0)
+    assert len(flipped) == 3
+    assert set(flipped) <= set(gallery)
+    for row, name in enumerate(names):
+        assert (name != str(labels[row])) == (row in flipped)
+        assert name is not None
+        assert row not in flipped or 4 <= int(name) < 8
+    only = np.flatnonzero(labels == 5)
+    assert len(flip_labels(labels, only, seed=0)[1]) == 0  # there is no other label
+
+
+def test_rows_with_and_without_label_are_looked_for_apart() -> None:
+    images, labels, split = made_up(0.7)
+    ways = list(half_labelled(own_codes(images, 16, trust=0.7), labels, split))
+    assert [score.gallery for score in ways] == [32, 32]
+    assert all(score.values["r1"] > 60 for score in ways)
+    assert ways[0].protocol.endswith(": labelled rows")
+
+
+def test_bad_splits_are_refused() -> None:
+    images, labels, split = made_up()
+    with pytest.raises(ShapeError, match=r"split.new has shape \(95,\)"):
+        evaluate_unseen(images, labels, KindSplit(split.new[1:], split.query))
+    with pytest.raises(ShapeError, match=r"split.query .* dtype 'int64'; expected one bool"):
+        evaluate_unseen(images, labels, KindSplit(split.new, split.query.astype(np.int64)))
+    with pytest.raises(ShapeError, match="no gallery image of new kinds"):
+        evaluate_unseen(images, labels, KindSplit(np.zeros(ROWS, bool), split.query))
