@@ -18,17 +18,27 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from phpq._version import __version__
-from phpq.config import DataConfig, RunConfig, to_dict, with_bits
+from phpq.config import (
+    DataConfig,
+    MethodConfig,
+    QuantizerConfig,
+    RunConfig,
+    to_dict,
+    with_bits,
+)
 from phpq.data import Dataset, data_home, learned_part, open_dataset
-from phpq.errors import ConfigError, DataError
+from phpq.errors import ConfigError, DataError, PhpqError
 from phpq.evaluation.coded import FOLDER
-from phpq.evaluation.embedding import Progress, find_bad_images
+from phpq.evaluation.embedding import Embed, Progress, find_bad_images
 from phpq.evaluation.history import epoch_scores, read_rows
 from phpq.evaluation.run import METRICS, Evaluation, evaluate_model
 from phpq.files import read_json
 from phpq.recipes import absolute_weights, default_weights, resolve_config
 
 if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
     from phpq.model import Model
     from phpq.training import Reporter
     from phpq.training.distributed import Group
@@ -106,12 +116,47 @@ def evaluate(
     local = run is not None and run.is_dir()  # a hub id is no folder to write to
     folder = Path(out) if out else run / FOLDER if run is not None and local else None
     epochs = epoch_scores(read_rows(run)) if run is not None and local else None
-    evaluation = evaluate_model(loaded, dataset, out=folder, epochs=epochs, progress=progress)
+    evaluation = evaluate_model(
+        loaded,
+        dataset,
+        out=folder,
+        epochs=epochs,
+        frozen=_frozen_features(loaded),
+        progress=progress,
+    )
     if run is not None and folder == run / FOLDER and find_spec("lance") is not None:
         from phpq.gallery.of_run import gather_run
 
         gather_run(run, loaded)  # without Lance: when the run is first opened where it is
     return evaluation
+
+
+def _frozen_features(model: Model) -> Embed | None:
+    """Return the features of the model's backbone as training found it, where they are wanted.
+
+    None if no classes were held out, or if it began from no weights or those are not here.
+    """
+    config = model.card.config
+    if not config.data.holdout_classes or config.model.weights == "none":
+        return None
+    from phpq.model.method import build_method
+    from phpq.model.retrieval import apply_to_pixels
+
+    plain = replace(
+        config,
+        method=MethodConfig(name="lsh", features="imagenet"),
+        quantizer=QuantizerConfig(num_codebooks=1),
+    )
+    try:
+        network: Any = build_method(plain, len(model.class_names)).to(model.device).eval()
+    except (PhpqError, OSError):
+        return None
+
+    def embed(pixels: NDArray[np.uint8]) -> NDArray[np.float32]:
+        describe, data = network.describe_features, config.data
+        return apply_to_pixels(describe, pixels, data, device=model.device).cpu().numpy()
+
+    return embed
 
 
 def as_dataset(source: Source, *, home: Path | None = None) -> Dataset:

@@ -3,10 +3,12 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import pytest
+
 from command_line import phpq
 from finished_runs import copy_run
 from phpq.data import write_plumage
-from tiny_runs import tiny_birds
+from tiny_runs import tiny_birds, tiny_config, tiny_train
 
 
 def test_the_table_names_the_three_ways_and_the_report(tmp_path: Path) -> None:
@@ -38,3 +40,17 @@ def test_another_source_and_its_bad_images(tmp_path: Path) -> None:
     assert len(content["skipped"]) == 12
     assert outcome.err.count("left out: Cannot read the image") == 10
     assert "... and 2 more" in outcome.err
+
+
+def test_new_kinds_have_a_table_of_their_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("phpq.evaluation.run.UNSEEN_BITS", (16,))
+    tiny_train(tmp_path / "run", tiny_config("data.holdout_classes=0.5", "training.epochs=1"))
+    outcome = phpq("evaluate", tmp_path / "run")
+    assert outcome.code == 0, outcome.err
+    metrics = json.loads((tmp_path / "run" / "evaluation" / "metrics.json").read_text("utf-8"))
+    assert "New kinds" in outcome.out
+    assert f"{metrics['unseen']['labelled']['16']['map']:.2f}" in outcome.out
+    assert "with labels" in " ".join(outcome.out.split())
+    assert "the general embedding: this model has none" in " ".join(outcome.out.split())

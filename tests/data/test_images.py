@@ -16,6 +16,7 @@ from phpq.data import (
     hold_out,
     hold_out_classes,
     learned_part,
+    new_kinds,
     open_dataset,
 )
 from phpq.data.images import draw_per_class, hash_order, named, split_by_mask
@@ -187,6 +188,29 @@ def test_what_a_run_learns_follows_its_settings() -> None:
     assert set(both.test.ids) <= set(dataset.train.ids)
     everything = learned_part(dataset, DataConfig(holdout_classes=0.5, learned_images="all"))
     assert (len(everything.train), len(everything.test)) == (20, 5)
+
+
+def test_queries_of_new_kinds_are_their_test_images_unless_those_are_not_looked_at() -> None:
+    dataset = many_classes()
+    gallery, queries = new_kinds(dataset, DataConfig(holdout_classes=0.5))
+    assert (gallery.class_sizes()[5:].tolist(), queries.class_sizes()[5:].tolist()) == (
+        [3] * 5,
+        [2] * 5,
+    )
+    assert set(queries.ids) <= set(dataset.test.ids)
+    config = DataConfig(holdout_classes=0.5, holdout_per_class=2)
+    gallery, queries = new_kinds(dataset, config)
+    assert (gallery.class_sizes()[5:].tolist(), queries.class_sizes()[5:].tolist()) == (
+        [1] * 5,
+        [2] * 5,
+    )
+    assert set(gallery.ids + queries.ids) <= set(dataset.train.ids)
+    none = replace(dataset, test=dataset.test.subset(dataset.test.labels < 5))
+    gallery, queries = new_kinds(none, DataConfig(holdout_classes=0.5))
+    assert (gallery.class_sizes()[5:].tolist(), queries.class_sizes()[5:].tolist()) == (
+        [2] * 5,
+        [1] * 5,
+    )
 
 
 @given(st.sets(st.text(max_size=8), min_size=1, max_size=30), st.randoms(use_true_random=False))

@@ -12,14 +12,17 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 from PIL import Image
 
 from finished_runs import copy_run
+from phpq.codes import FloatArray
 from phpq.data import open_dataset, write_plumage
 from phpq.errors import ConfigError
 from phpq.evaluation import LabelledEmbeddings, evaluate_codes
 from phpq.evaluation.coded import read_coded
 from phpq.evaluation.history import EpochScore, EpochScores
+from phpq.evaluation.kinds import Way, search
 from phpq.evaluation.run import Evaluation, evaluate_model
 from phpq.model import Model, load
 from tiny_runs import tiny_birds, tiny_config, tiny_train
@@ -121,6 +124,75 @@ def test_a_model_with_held_out_queries_is_measured_on_those(tmp_path: Path) -> N
     # Another data set has no images that the model held out.
     other = replace(tiny_birds(), name="other", source="other")
     assert evaluate_model(held, other).codes.gallery == 24
+
+
+@pytest.fixture(scope="module")
+def held(tmp_path_factory: pytest.TempPathFactory) -> Model:
+    """Half of the species, the last two, were not learned."""
+    config = tiny_config("data.holdout_classes=0.5", "training.epochs=1")
+    return tiny_train(tmp_path_factory.mktemp("held") / "run", config)
+
+
+def test_classes_that_were_held_out_are_measured_as_new_kinds(
+    tmp_path: Path, held: Model, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("phpq.evaluation.run.UNSEEN_BITS", (16,))
+    birds = tiny_birds()
+    assert held.class_names == birds.class_names[:2]
+
+    def frozen(pixels: NDArray[np.uint8]) -> FloatArray:
+        return pixels.mean(axis=(2, 3), dtype=np.float32) + 1
+
+    found = evaluate_model(held, birds, out=tmp_path, frozen=frozen)
+    assert (found.codes.gallery, found.codes.queries) == (12, 4)  # of the learned classes
+    assert found.unseen is not None
+    own = found.unseen.find("seen@seen", "PHPQ codes", "without")
+    assert own is not None
+    assert own.values["map"] == pytest.approx(found.codes.map_percent, abs=1e-6)
+    among = found.unseen.find("unseen", "PHPQ codes", "without")
+    assert among is not None
+    assert (among.gallery, among.queries) == (16, 16)
+    new = np.flatnonzero(birds.train.labels >= 2), np.flatnonzero(birds.test.labels >= 2)
+    images = np.concatenate(
+        [held.embed(birds.train.subset(new[0])), held.embed(birds.test.subset(new[1]))]
+    )
+    labels = np.concatenate([birds.train.labels[new[0]], birds.test.labels[new[1]]])
+    books, rows = held.codebooks, np.arange(16)
+    way = Way("", images, lambda *_: books, norm=held.query_norm)
+    assert among.values == search(way, labels, "", gallery=rows, queries=rows).values
+    assert found.unseen.find("unseen", "frozen features, float", "without") is not None
+    assert any("general embedding" in reason for reason in found.unseen.left_out)
+    content = json.loads((tmp_path / "metrics.json").read_text("utf-8"))
+    assert content["unseen"] == json.loads(json.dumps(found.unseen.to_dict()))
+    page = (tmp_path / "report.html").read_text("utf-8")
+    for text in ("New kinds", "codes, 2 bytes, with labels", "unseen@all", "five labelled"):
+        assert text in page
+    assert len(read_coded(tmp_path, remedy="").ids) == 12
+
+
+def test_a_general_embedding_is_used_for_new_kinds(
+    held: Model, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("phpq.evaluation.run.UNSEEN_BITS", (16,))
+    plain, asked = held.embed_pixels, []
+
+    def embed_pixels(pixels: NDArray[np.uint8], *, space: str = "learned") -> FloatArray:
+        asked.append(space)
+        return plain(pixels)
+
+    monkeypatch.setattr(held, "embed_pixels", embed_pixels)
+    monkeypatch.setattr(type(held), "has_general", True, raising=False)
+    found = evaluate_model(held, tiny_birds())
+    assert asked.count("general") == asked.count("learned") == 4
+    assert found.unseen is not None
+    assert found.unseen.find("unseen", "PHPQ float", "without") is not None
+    assert not any("general embedding" in reason for reason in found.unseen.left_out)
+
+
+def test_other_data_sets_have_no_classes_that_were_held_out(held: Model) -> None:
+    found = evaluate_model(held, replace(tiny_birds(), name="other", source="other"))
+    assert found.unseen is None
+    assert found.codes.gallery == 24
 
 
 def test_a_folder_that_cannot_be_made_is_said_before_the_work(tmp_path: Path, model: Model) -> None:

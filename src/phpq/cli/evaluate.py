@@ -23,6 +23,7 @@ from phpq.cli._console import (
 
 if TYPE_CHECKING:
     from phpq.evaluation.run import Evaluation
+    from phpq.evaluation.unseen import UnseenScores
 
 
 def evaluate(
@@ -66,7 +67,20 @@ def _print(evaluation: Evaluation, run: Path) -> None:
         style = "bold" if scores is evaluation.codes else None
         table.add_row(name, f"{scores.bytes_per_image:,}", *numbers, style=style)
     results().print(table)
+    if evaluation.unseen is not None:
+        _print_new_kinds(evaluation.unseen)
     print_facts(_facts(evaluation, run))
+
+
+def _print_new_kinds(unseen: UnseenScores) -> None:
+    from phpq.evaluation.page import kind_cells, kind_name, split_protocols
+
+    scores, _ = split_protocols(unseen)
+    table = table_of("New kinds", tuple(kind_cells(scores[0])), first="protocol: search over")
+    for score in scores:
+        values = ("" if value is None else f"{value:.2f}" for value in kind_cells(score).values())
+        table.add_row(f"{score.protocol}: {kind_name(score)}", *values)
+    results().print(table)
 
 
 def _facts(evaluation: Evaluation, run: Path) -> list[tuple[str, str]]:
@@ -86,6 +100,8 @@ def _facts(evaluation: Evaluation, run: Path) -> list[tuple[str, str]]:
         last, best = epochs.last, epochs.best
         last_map = f"MAP {last.map:.2f} after the last epoch ({last.epoch})"
         rows.append(("run", f"{last_map}; best {best.map:.2f} (epoch {best.epoch})"))
+    if evaluation.unseen is not None:
+        rows += [("left out", reason) for reason in evaluation.unseen.left_out]
     if evaluation.pq is None:
         rows.append(("skipped", "post-hoc PQ: faiss, which fits it, is not installed"))
     if find_spec("matplotlib") is None:

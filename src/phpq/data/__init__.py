@@ -18,6 +18,7 @@ from phpq.data.images import (
     hold_out,
     hold_out_classes,
     learned_part,
+    new_kinds,
 )
 from phpq.data.sources import data_home, open_dataset
 from phpq.data.synthetic.plumage import mark_mask, plumage, write_plumage
@@ -38,6 +39,7 @@ __all__ = [
     "hold_out_classes",
     "learned_part",
     "mark_mask",
+    "new_kinds",
     "open_dataset",
     "plumage",
     "read_image",

@@ -236,6 +236,22 @@ def learned_part(dataset: Dataset, config: DataConfig) -> Dataset:
     return replace(part, source=dataset.source)
 
 
+def new_kinds(dataset: Dataset, config: DataConfig) -> tuple[LabelledImages, LabelledImages]:
+    """Return gallery and queries of the classes that a run with these settings held out.
+
+    The queries are their test images; where the run does not look at the test split, or they have
+    none, they are drawn from the others, but the last image of a class stays.
+    """
+    held = hold_out_classes(dataset, config.holdout_classes)
+    per_class = config.holdout_per_class or (0 if len(held.new_test) else 1)
+    if not per_class:
+        return held.new_train, held.new_test
+    train = held.new_train
+    counts = np.minimum(per_class, np.maximum(train.class_sizes() - 1, 0))
+    drawn = draw_per_class(train.ids, train.labels, counts, seed=0)
+    return train.subset(~drawn), train.subset(drawn)
+
+
 @dataclass(frozen=True, slots=True)
 class _TwoReaders:
     """Reads the images of one set, then those of another."""

@@ -5,9 +5,9 @@ Images are decoded in threads ahead of the model; memory stays flat however larg
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import islice
 from typing import TYPE_CHECKING
 
@@ -23,6 +23,7 @@ from phpq.evaluation.protocol import LabelledEmbeddings
 if TYPE_CHECKING:
     from phpq.model import Model
 
+Embed = Callable[[NDArray[np.uint8]], FloatArray]  # decoded squares (n, 3, S, S) to (n, D)
 Progress = Callable[[str, int, int], None]  # what is done, images done, images in all
 
 _BLOCK = 256  # images of one step
@@ -35,6 +36,8 @@ class EmbeddedImages:
     embeddings: FloatArray  # (N, D) float32
     images: LabelledImages  # N, in the same order
     skipped: tuple[SkippedImage, ...]
+    # By name, (N, E) float32: what else was asked for.
+    others: Mapping[str, FloatArray] = field(default_factory=dict)
 
     def labelled(self) -> LabelledEmbeddings:
         """Return the embeddings with their labels, as the protocols take them."""
@@ -42,14 +45,21 @@ class EmbeddedImages:
 
 
 def embed_readable(
-    model: Model, images: LabelledImages, *, progress: Progress | None = None
+    model: Model,
+    images: LabelledImages,
+    *,
+    others: Mapping[str, Embed] | None = None,
+    progress: Progress | None = None,
 ) -> EmbeddedImages:
     """Embed every image that can be read, and name the others; `data.on_bad_image` is the rule.
+
+    The `others` embed the same images besides the model, which are decoded once.
 
     A `DataError` if an image is bad and the rule is "refuse", or if none can be read.
     """
     config = model.card.config.data
-    parts: list[FloatArray] = []
+    ways: dict[str, Embed] = {"": model.embed_pixels, **(others or {})}
+    parts: dict[str, list[FloatArray]] = {name: [] for name in ways}
     kept: list[int] = []
     skipped: list[SkippedImage] = []
     for rows, squares, bad in _decoded_blocks(images, config):
@@ -59,7 +69,9 @@ def embed_readable(
                 "images out."
             )
         if rows:
-            parts.append(model.embed_pixels(np.stack(squares)))
+            pixels = np.stack(squares)
+            for name, embed in ways.items():
+                parts[name].append(embed(pixels))
         kept += rows
         skipped += bad
         if progress:
@@ -72,7 +84,8 @@ def embed_readable(
             else f"{images.name!r} has no images."
         )
     readable = images.subset(kept) if skipped else images
-    return EmbeddedImages(np.concatenate(parts), readable, tuple(skipped))
+    embedded = {name: np.concatenate(blocks) for name, blocks in parts.items()}
+    return EmbeddedImages(embedded.pop(""), readable, tuple(skipped), embedded)
 
 
 def find_bad_images(

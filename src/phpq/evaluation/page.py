@@ -9,9 +9,12 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from phpq.evaluation.kinds import KindScore
 from phpq.evaluation.metrics import RetrievalScores
+from phpq.evaluation.unseen import PROTOCOLS, UNSEEN, UnseenScores
 from phpq.files import write_bytes
 from phpq.report.blocks import (
+    Block,
     Figure,
     Headline,
     Note,
@@ -73,6 +76,7 @@ def build_page(evaluation: Evaluation, *, curves: Sequence[Figure], top10: bytes
             lead="One query of each of a few classes, spread evenly over all of them and chosen "
             "before the result was known.",
         ),
+        *_new_kinds(evaluation.unseen),
         _speed(evaluation),
         *_epochs(evaluation),
         Section("Use of the codebooks", (health_table(evaluation.ways, caption=health),)),
@@ -111,6 +115,31 @@ def score_table(ways: Ways, *, cutoffs: Sequence[int] = CUTOFFS) -> Table:
         "among the first N. Both are means over all orders of images with equal scores. P@1 as "
         "served is what a user sees: of equal scores, the image that was added first comes first.",
         strong_row=0,
+    )
+
+
+def kind_cells(score: KindScore) -> dict[str, float | None]:
+    """Return what a table shows of a score of new kinds, in per cent, by heading."""
+    names = {"R@1": "r1", "MAP@R": "map_r", "MAP": "map", "named": "accuracy"}
+    return {heading: score.values.get(name) for heading, name in names.items()}
+
+
+def kind_name(score: KindScore) -> str:
+    """Say how was searched: by what, how many bytes of code, with or without labels."""
+    size = "" if score.way.endswith("float") else f", {score.bits // 8} bytes"
+    return f"{score.way}{size}, {score.labels} labels"
+
+
+def kinds_table(scores: Sequence[KindScore], *, caption: str) -> Table:
+    """Show scores of new kinds, those of one protocol together."""
+    headings = ("R@1", "MAP@R", "MAP", "named")
+    return Table(
+        columns=("protocol", "search over", "bytes per image", *headings),
+        rows=tuple(
+            (score.protocol, kind_name(score), score.bytes_per_image, *kind_cells(score).values())
+            for score in scores
+        ),
+        caption=caption,
     )
 
 
@@ -211,6 +240,38 @@ def _headlines(evaluation: Evaluation) -> tuple[Headline, ...]:
             f"{timing.ratio:.1f} times the speed of float search",
         ),
     )
+
+
+def _new_kinds(unseen: UnseenScores | None) -> list[Section]:
+    if unseen is None:
+        return []
+    first, others = split_protocols(unseen)
+    shown: list[Block] = [
+        kinds_table(
+            first,
+            caption="In per cent, means over all orders of equal scores. R@1: the first hit is of "
+            "the query's class. MAP@R: over as many hits as the class has images. Named: the class "
+            "of the nearest prototype. Bytes count the gallery's codebooks and prototypes.",
+        ),
+        kinds_table(
+            others, caption="In use: growth, rows without label, and a tenth of the labels wrong."
+        ),
+    ]
+    if unseen.left_out:
+        shown.append(Note(unseen.left_out, as_list=True))
+    asked = unseen.scores[0]
+    lead = (
+        f"{asked.gallery:,} images of classes that training never saw. {UNSEEN.capitalize()}: they "
+        "ask among each other, each without itself. A@B: queries of A, apart from a gallery of B. "
+        "A gallery's own codes are fitted to it, without its labels, or with them."
+    )
+    return [Section("New kinds", tuple(shown), lead=lead)]
+
+
+def split_protocols(unseen: UnseenScores) -> tuple[list[KindScore], list[KindScore]]:
+    """Return the scores of the protocols that others use, and those of a gallery in use."""
+    known = [score for score in unseen.scores if score.protocol in PROTOCOLS]
+    return known, [score for score in unseen.scores if score.protocol not in PROTOCOLS]
 
 
 def _speed(evaluation: Evaluation) -> Section:

@@ -9,7 +9,9 @@ argument, so that this module needs no torch.
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,18 +19,20 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from phpq._version import __version__
-from phpq.codes import CodeArray
+from phpq.codes import CodeArray, FloatArray, normalise_sub_vectors
 from phpq.config import RECIPES, to_dict
-from phpq.data import Dataset, SkippedImage, hold_out
+from phpq.data import Dataset, SkippedImage, learned_part, new_kinds
 from phpq.errors import ConfigError
 from phpq.evaluation.coded import FOLDER as FOLDER
 from phpq.evaluation.coded import write_coded
-from phpq.evaluation.embedding import EmbeddedImages, Progress, embed_readable
+from phpq.evaluation.embedding import Embed, EmbeddedImages, Progress, embed_readable
 from phpq.evaluation.history import EpochScores
+from phpq.evaluation.kinds import KindSplit, Way
 from phpq.evaluation.metrics import RetrievalScores
 from phpq.evaluation.page import write_page
 from phpq.evaluation.protocol import evaluate_codes, evaluate_float, evaluate_posthoc_pq
 from phpq.evaluation.timing import SearchTiming, time_search
+from phpq.evaluation.unseen import UnseenScores, evaluate_unseen
 from phpq.files import write_json
 from phpq.index import CodeIndex
 from phpq.report.pictures import draw_hits, hit_rows, spread_queries
@@ -41,6 +45,8 @@ CUTOFFS = (1, 5, 10, 20, 50, 100, 200, 500, 1000)
 TIMED_QUERIES = 1000
 SHOWN_QUERIES = 8
 SHOWN_HITS = 10
+UNSEEN_BITS = (32, 64, 128)  # of codes of new kinds
+GENERAL = "general"  # the embedding for classes that were never learned
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +69,7 @@ class Evaluation:
     timing: SearchTiming  # 1,000 queries by codes and by float search
     epochs: EpochScores | None  # MAP of the run's last and best epoch; None without a run
     skipped: tuple[SkippedImage, ...]  # images that could not be read
+    unseen: UnseenScores | None = None  # of classes that the run held out; None if there are none
     folder: Path | None = None  # where the files are; None if none were written
     # The codes hold all that the embeddings hold, as those of hashing methods do: float search and
     # post-hoc PQ only say the same again.
@@ -106,6 +113,7 @@ class Evaluation:
                 "float": self.float_search.to_dict(),
                 "pq": self.pq and self.pq.to_dict(),
             },
+            "unseen": self.unseen and self.unseen.to_dict(),
             "timing": self.timing.to_dict(),
             "epochs": None if self.epochs is None else asdict(self.epochs),
             "skipped": [asdict(image) for image in self.skipped],
@@ -123,29 +131,33 @@ def evaluate_model(
     *,
     out: Path | None = None,
     epochs: EpochScores | None = None,
+    frozen: Embed | None = None,
     progress: Progress | None = None,
 ) -> Evaluation:
     """Measure a model: the test split asks, the training split is the gallery.
 
     A model that was trained with held-out queries is measured on those again when it meets its own
-    data set, so that settings can be compared without a look at the test split. Classes need not be
-    those that it learned. Files go to the folder `out`; None writes nothing. `epochs` of the run
-    are shown beside.
+    data set, so that settings can be compared without a look at the test split; one that held out
+    classes is measured on the others, and on these as new kinds. Classes need not be those that it
+    learned. Files go to the folder `out`; None writes nothing. `epochs` of the run are shown
+    beside, and for new kinds the features of a backbone before training, if `frozen` gives them.
     """
     if out is not None:
         _make_folder(out)
     own = model.card.dataset in (dataset.source, dataset.name)
-    held_out = model.card.config.data.holdout_per_class if own else 0
-    if held_out:
-        dataset = replace(hold_out(dataset, held_out, seed=0), source=dataset.source)
-    gallery = embed_readable(model, dataset.train, progress=progress)
-    queries = embed_readable(model, dataset.test, progress=progress)
+    settings, whole = model.card.config.data, dataset
+    dataset = learned_part(dataset, settings) if own else dataset
+    new = new_kinds(whole, settings) if own and settings.holdout_classes else ()
+    embed = partial(
+        embed_readable, model, others=_other_spaces(model, frozen) if new else {}, progress=progress
+    )
+    gallery, queries, *strangers = [embed(part) for part in (dataset.train, dataset.test, *new)]
     codes = model.codebooks.encode(gallery.embeddings)
     codes_scores, float_scores, pq_scores = _measure(model, queries, gallery, codes)
     evaluation = Evaluation(
         dataset=dataset.name,
         source=dataset.source,
-        held_out=held_out,
+        held_out=settings.holdout_per_class if own else 0,
         bits=model.bits,
         settings=to_dict(model.card.config),
         epochs_trained=model.epochs,
@@ -161,7 +173,8 @@ def evaluate_model(
             query_norm=model.query_norm,
         ),
         epochs=epochs,
-        skipped=(*gallery.skipped, *queries.skipped),
+        skipped=tuple(image for part in (gallery, queries, *strangers) for image in part.skipped),
+        unseen=_measure_new(model, (gallery, queries, *strangers)) if strangers else None,
         folder=out,
         lossless=np.array_equal(model.codebooks.decode(codes), gallery.embeddings),
     )
@@ -192,6 +205,45 @@ def _measure(
         return by_codes, by_floats, None
     options = {"num_codebooks": books, "codebook_size": size, "sub_vectors": parts}
     return by_codes, by_floats, evaluate_posthoc_pq(asking, asked, cutoffs=cutoffs, **options)
+
+
+def _other_spaces(model: Any, frozen: Embed | None) -> dict[str, Embed]:
+    """Return how images are embedded for kinds that the model never learned."""
+    spaces: dict[str, Embed] = {}
+    if getattr(model, "has_general", False):
+        spaces[GENERAL] = partial(model.embed_pixels, space=GENERAL)
+    return spaces | ({} if frozen is None else {"frozen": frozen})
+
+
+def _measure_new(model: Model, parts: Sequence[EmbeddedImages]) -> UnseenScores:
+    """Measure new kinds: gallery and queries of learned classes, then of the others."""
+    labels = np.concatenate([part.images.labels for part in parts])
+    sizes = [len(part.images) for part in parts]
+    new = np.repeat([False, False, True, True], sizes)
+    split = KindSplit(new, np.repeat([False, True, False, True], sizes))
+    learned = np.concatenate([part.embeddings for part in parts])
+    others: Mapping[str, FloatArray] = {
+        name: np.concatenate([part.others[name] for part in parts]) for name in parts[0].others
+    }
+    title, books = RECIPES[model.card.config.method.name].title, model.codebooks
+    ways = [Way(f"{title} codes", learned, lambda *_: books, norm=model.query_norm)]
+    units = normalise_sub_vectors(learned, books.num_codebooks) if books.unit else learned
+    if GENERAL in others:
+        ways.append(Way(f"{title} float", units))
+    if "frozen" in others:
+        ways.append(Way("frozen features, float", normalise_sub_vectors(others["frozen"], 1)))
+    found = evaluate_unseen(
+        others.get(GENERAL, units), labels, split, bits=UNSEEN_BITS, others=ways
+    )
+    absent = [
+        reason
+        for name, reason in (
+            (GENERAL, "the general embedding: this model has none, so the learned one stands in"),
+            ("frozen", "frozen features: the weights that training began with are not here"),
+        )
+        if name not in others
+    ]
+    return UnseenScores(found.scores, (*found.left_out, *absent))
 
 
 def _draw_top10(

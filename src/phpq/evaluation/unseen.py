@@ -41,6 +41,8 @@ FLIPPED = 0.1  # share of the labels that are made wrong
 UNSEEN = "unseen"
 GROWN = "unseen@all, before a refit"
 OPEN = ("seen@seen", "seen@all", "unseen@unseen", "unseen@all")
+FIVE = "five labelled"
+PROTOCOLS = (UNSEEN, *OPEN, FIVE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +93,7 @@ class UnseenScores:
                     "map": value("map", "unseen@unseen", "codes", "with"),
                     "p1": value("r1", "unseen@unseen", "codes", "with"),
                     "all_map": value("map", "unseen@all", "codes", "with"),
-                    "five_shot": value("accuracy", "five labelled", "codes", "with"),
+                    "five_shot": value("accuracy", FIVE, "codes", "with"),
                 }
                 for bits in main
             },
@@ -187,7 +189,7 @@ def five_labelled(
     lengths = {"float": 32 * images.shape[1], "codes": bits}
     for way, shares in right.items():
         yield KindScore(
-            protocol="five labelled",
+            protocol=FIVE,
             way=way,
             labels="with",
             bits=lengths[way],
