@@ -141,7 +141,8 @@ def test_classes_that_were_held_out_are_measured_as_new_kinds(
     assert held.class_names == birds.class_names[:2]
 
     def frozen(pixels: NDArray[np.uint8]) -> FloatArray:
-        return pixels.mean(axis=(2, 3), dtype=np.float32) + 1
+        means: FloatArray = pixels.mean(axis=(2, 3), dtype=np.float32) + 1
+        return means
 
     found = evaluate_model(held, birds, out=tmp_path, frozen=frozen)
     assert (found.codes.gallery, found.codes.queries) == (12, 4)  # of the learned classes

@@ -10,6 +10,9 @@ from phpq.reproduce.paper import (
     PAPER,
     TABLES,
     TARGETS,
+    UNSEEN,
+    UNSEEN_METHODS,
+    UNSEEN_SETTINGS,
     Row,
     check_methods,
     expand_targets,
@@ -126,7 +129,7 @@ def test_reconstructions_are_marked_in_figures() -> None:
 
 def test_names() -> None:
     assert expand_targets("kappa") == ("kappa",)
-    assert set(expand_targets("all")) == set(TARGETS) - {"all"}
+    assert set(expand_targets("all")) == set(TARGETS) - {"all", UNSEEN}  # not of the paper
     assert check_methods(["phpq", "pqn", "phpq"]) == ("phpq", "pqn")
     with pytest.raises(PhpqError, match=r"Unknown table or figure 'tabel1'.*mean 'table1'"):
         expand_targets("tabel1")
@@ -134,3 +137,13 @@ def test_names() -> None:
         check_methods(["hashnett"])
     with pytest.raises(PhpqError, match="Unknown table or figure 'all'"):
         rows_of("all", RunConfig())
+
+
+def test_new_kinds_are_asked_of_methods_that_learned_half_of_the_classes() -> None:
+    rows = rows_of(UNSEEN, RunConfig())
+    assert {row.method for row in rows} == set(UNSEEN_METHODS)
+    assert all(row.settings[-2:] == UNSEEN_SETTINGS for row in rows)
+    frozen = next(row for row in rows if row.name == "pq-imagenet")
+    assert frozen.settings == ("method.features=imagenet", *UNSEEN_SETTINGS)
+    assert [row.name for row in rows_of(UNSEEN, RunConfig(), ["csq"])] == ["csq"]
+    assert expand_targets(UNSEEN) == (UNSEEN,)

@@ -14,7 +14,10 @@ if TYPE_CHECKING:
     from phpq.reproduce.runner import GridResult
 
 # Help texts too long for the signature.
-TARGETS = "table1, variants, kappa, alpha, tau, future, pn-curves, efficiency, top10 or all."
+TARGETS = (
+    "table1, variants, kappa, alpha, tau, future, pn-curves, efficiency, top10, all of these, or "
+    "unseen."
+)
 DATASETS = "cub200, dogs120, plumage, a folder of class folders, or a table."
 METHODS = "Only these methods, as phpq,pqn,itq. (default: all)"
 SEEDS = "Seeds of the trainings. (default: 0,1,2; 0 for plumage)"

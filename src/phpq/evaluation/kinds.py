@@ -175,7 +175,8 @@ class _NearestCodebooks(Codebooks):
     def encode(self, embeddings: FloatArray) -> CodeArray:
         products = super().lookup_tables(embeddings, norm="raw")
         squares = np.square(self.codewords).sum(axis=2)
-        return (products - squares / 2).argmax(axis=2).astype(np.uint8)
+        codes: CodeArray = (products - squares / 2).argmax(axis=2).astype(np.uint8)
+        return codes
 
 
 def _scorer(

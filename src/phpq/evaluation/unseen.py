@@ -134,11 +134,10 @@ def evaluate_unseen(
     fitted = best_pq(images, main, numbers, split)
     absent = () if fitted else ("post-hoc PQ: faiss, which fits it, is not installed",)
     extra = (*((fitted,) if fitted else ()), *others)
-    everything = split.rows(new=True)
 
     def scores() -> Iterator[KindScore]:
         for way in (near, *plain.values(), *extra):
-            yield search(way, numbers, UNSEEN, gallery=everything, queries=everything)
+            yield leave_one_out(way, numbers, split)
         for way in (near, plain[main], trusting, *extra):
             yield from open_protocols(way, numbers, split)
         yield from five_labelled(images, numbers, split, bits=main, trust=trust)
@@ -149,6 +148,12 @@ def evaluate_unseen(
             yield from wrong_labels(images, numbers, split, bits=main)
 
     return UnseenScores(tuple(scores()), absent)
+
+
+def leave_one_out(way: Way, labels: IntArray, split: KindSplit) -> KindScore:
+    """Let the images of new kinds ask among each other."""
+    everything = split.rows(new=True)
+    return search(way, labels, UNSEEN, gallery=everything, queries=everything)
 
 
 def open_protocols(way: Way, labels: IntArray, split: KindSplit) -> Iterator[KindScore]:

@@ -22,7 +22,7 @@ from phpq import recipes
 from phpq.config import RECIPES, RunConfig, override, parse, to_dict, with_bits
 from phpq.data import Dataset, open_dataset
 from phpq.errors import ConfigError
-from phpq.reproduce.paper import FIGURES, Row, check_methods, expand_targets, rows_of
+from phpq.reproduce.paper import FIGURES, UNSEEN, Row, check_methods, expand_targets, rows_of
 
 # Few and small enough for every method to learn two epochs on two cores in three minutes.
 SMALL_PLUMAGE = "plumage:species=12,images=10,test=4,size=32"
@@ -205,7 +205,7 @@ def make_plan(
     planner = _Planner(subject)
     for name, row in [(target, row) for target in targets for row in rows[target]]:
         config = planner.row_config(row)
-        for length in (max(bits),) if name == "top10" else bits:
+        for length in (max(bits),) if name in ("top10", UNSEEN) else bits:
             for seed in seeds[:1] if name in FIGURES else seeds:
                 made = planner.cells(config, bits=length, seed=seed, keep=seed == seeds[0])
                 cells |= {cell.key: cell for cell in made}
@@ -273,7 +273,8 @@ class _Planner:
         if RECIPES[name].kind != "shallow":
             own, start = self._cell("training", name, config, keep=keep), self._backbone(config)
         else:
-            shared = _with_seed(self.features[kind], seed if kind == "finetuned" else 0)
+            features = replace(self.features[kind], data=config.data)
+            shared = _with_seed(features, seed if kind == "finetuned" else 0)
             start = self._cell("features", f"features-{kind}", shared)
             name = name if kind == "finetuned" else f"{name}-{kind}"
             own = self._cell("shallow", name, config, keep=keep)
@@ -285,7 +286,8 @@ class _Planner:
         same = [f"training.{name}={getattr(training, name)}" for name in ("epochs", "batch_size")]
         same.append(f"method.classifier_share={config.method.classifier_share}")
         shared = override(subject.base, [*subject.settings, *same])
-        first = recipes.classifier_config(_with_seed(shared, training.seed))
+        shared = replace(_with_seed(shared, training.seed), data=config.data)
+        first = recipes.classifier_config(shared)
         return None if first is None else self._cell("backbone", "backbone", first)
 
     def _cell(self, kind: Kind, name: str, config: RunConfig, *, keep: bool = False) -> Cell:

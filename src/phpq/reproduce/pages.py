@@ -17,9 +17,10 @@ from phpq.files import read_json, write_bytes, write_json, write_text
 from phpq.report import blocks
 from phpq.reproduce import figures
 from phpq.reproduce.grid import GridPlan
-from phpq.reproduce.paper import RECONSTRUCTED, TITLES
+from phpq.reproduce.paper import RECONSTRUCTED, TITLES, UNSEEN
 from phpq.reproduce.store import Store
 from phpq.reproduce.tables import Records, build_table
+from phpq.reproduce.unseen import unseen_section, unseen_table
 
 Data = Mapping[str, Any]
 Show = Callable[[Data, str], blocks.Cell]  # of a row and a code length
@@ -81,6 +82,9 @@ def _make(
         return figures.efficiency_figure(plan, figures.time_searches(plan, records, store))
     if target == "top10":
         return figures.top10_figure(plan, records, store, dataset)
+    if target == UNSEEN:
+        table = unseen_table(plan, records)
+        return table, unseen_section(table)
     table = build_table(plan, target, records)
     section = table_section(table, {name: str(text) for name, text in notes.items()})
     if target == "alpha":

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from phpq.config import RECIPES, RunConfig
 from phpq.errors import ConfigError, nearest_hint, unknown_name
@@ -24,10 +24,15 @@ TITLES = {
     "pn-curves": "Precision of the first N hits",
     "efficiency": "Time against MAP",
     "top10": "The first ten hits of PHPQ and of PQN",
+    "unseen": "Kinds that training never saw",
 }
 FIGURES = ("pn-curves", "efficiency", "top10")
-TABLES = tuple(target for target in TITLES if target not in FIGURES)
-TARGETS = (*TABLES, *FIGURES, "all")
+UNSEEN = "unseen"  # not of the paper, and so not of "all"
+TABLES = tuple(target for target in TITLES if target not in (*FIGURES, UNSEEN))
+TARGETS = (*TABLES, *FIGURES, "all", UNSEEN)
+# Half of the classes is learned, with all their images: the usual protocol of metric learning.
+UNSEEN_SETTINGS = ("data.holdout_classes=0.5", "data.learned_images=all")
+UNSEEN_METHODS = ("phpq", "pqn", "pq", "opq", "itq", "csq", "orthohash", "hashnet", "adsh")
 
 RECONSTRUCTED = "\N{DAGGER}"  # beside every number of a method that is our reconstruction
 KAPPAS = (1, 5, 25, 125, 256)
@@ -84,6 +89,9 @@ def rows_of(target: str, base: RunConfig, methods: Sequence[str] = ()) -> tuple[
         return tuple(row for row in _method_rows(base, methods) if row.name == row.method)
     if target == "top10":
         return tuple(row for row in _method_rows(base, ()) if row.name in ("phpq", "pqn"))
+    if target == UNSEEN:
+        rows = _method_rows(base, methods or UNSEEN_METHODS)
+        return tuple(replace(row, settings=(*row.settings, *UNSEEN_SETTINGS)) for row in rows)
     if target in TABLES:
         return tuple(_phpq_rows(base)[target])
     raise unknown_name("table or figure", target, TARGETS)

@@ -23,19 +23,23 @@ import numpy as np
 from phpq._version import __version__
 from phpq.codes import CodeArray, Codebooks
 from phpq.config import DataConfig
-from phpq.data import Dataset, decode_all, learned_part, open_dataset
+from phpq.data import Dataset, decode_all, learned_part, new_kinds, open_dataset
 from phpq.evaluation import LabelledEmbeddings, evaluate_codes, evaluate_float
 from phpq.recipes import remaining_config
 from phpq.reproduce.grid import Cell, Subject
 from phpq.reproduce.store import DONE, Arrays, KeptCodes, Record, Store, record_head
+from phpq.reproduce.unseen import measure_unseen
 
 if TYPE_CHECKING:
+    import torch
+
     from phpq.training.loop import Trainer
     from phpq.training.pixels import TrainingPixels
 
 CUTOFFS = (1, 5, 10, 20, 50, 100, 200, 500, 1000)
 # The decoded images of the last cell, on the device: the next one most likely wants the same.
 _PIXELS: dict[tuple[str, str, DataConfig], TrainingPixels] = {}
+_SPLITS = ("train", "test", "new")
 KEPT_QUERIES = 1000  # embeddings of as many queries are stored for timing and pictures
 
 
@@ -64,7 +68,8 @@ def decode_once(cells: Sequence[Cell], place: Workplace) -> None:
     """Decode the data set into the cache, once for each way in which cells want it."""
     for data in {cell.config.data for cell in cells}:
         dataset = learned_part(place.open(), data)
-        for images in (dataset.train, dataset.test):
+        new = new_kinds(place.open(), data) if data.holdout_classes else ()
+        for images in (dataset.train, dataset.test, *new):
             if images.path(0) is not None:  # drawn images are not cached
                 decode_all(images, data, cache=place.cache)
 
@@ -109,7 +114,10 @@ def _train(cell: Cell, place: Workplace, clock: _Clock) -> Record:
     before = epochs - trainer.config.training.epochs  # of the classifier
     facts, rows = _learn(trainer, clock, evaluate="early", before=before)
     network, learned = trainer.evaluated_network, trainer.network.learned_codes()
-    measured = _measure(cell, place, network, _embed(trainer, place, network), learned)
+    arrays = _embed(trainer, place, network)
+    measured = _measure(cell, place, network, arrays, learned)
+    if "new" in arrays:
+        measured["unseen"] = measure_unseen(cell.config, network, arrays)
     rows.append({"epoch": epochs} | measured)
     clock.note("evaluation")
     by_epoch = {str(row["epoch"]): row["map"] for row in rows if "map" in row}
@@ -146,7 +154,7 @@ def _extract(cell: Cell, place: Workplace, clock: _Clock) -> Record:
         parameters=method.parameters,
     )
     arrays = _embed(trainer, place, describer)
-    arrays |= {split: arrays[split].astype(np.float16) for split in ("train", "test")}
+    arrays |= {split: arrays[split].astype(np.float16) for split in _SPLITS if split in arrays}
     queries, gallery = _labelled(arrays, "test"), _labelled(arrays, "train")
     scores = evaluate_float(queries, gallery, sub_vectors=1)
     place.store.write_arrays(cell, arrays)
@@ -168,13 +176,19 @@ def _fit(cell: Cell, place: Workplace, clock: _Clock) -> Record:
     arrays = place.store.read_arrays(cell.features, "features")
     torch.manual_seed(cell.seed)
     method: Any = build_method(cell.config, place.subject.classes, load_weights=False).eval()
-    train, test = (torch.from_numpy(arrays[name].astype(np.float32)) for name in ("train", "test"))
-    method.fit_features(train, seed=cell.seed)
+    features = {
+        split: torch.from_numpy(arrays[split].astype(np.float32))
+        for split in _SPLITS
+        if split in arrays
+    }
+    method.fit_features(features["train"], seed=cell.seed)
     with torch.no_grad():
-        arrays["train"] = method.encode_features(train).numpy()
-        arrays["test"] = method.encode_features(test).numpy()
+        arrays |= {name: method.encode_features(rows).numpy() for name, rows in features.items()}
     clock.note("training")
     measured = _measure(cell, place, method, arrays)
+    if "new" in arrays:
+        floats = {name: rows.numpy() for name, rows in features.items()}
+        measured["unseen"] = measure_unseen(cell.config, method, arrays, arrays | floats)
     clock.note("evaluation")
     epochs = cell.config.training.epochs if cell.config.method.features == "finetuned" else 0
     best = _best({str(epochs): measured["map"]})  # fitted once, after the last epoch
@@ -248,7 +262,9 @@ def _embed(trainer: Trainer, place: Workplace, network: Any) -> Arrays:
     """Embed all images that could be read, with their labels and their places in their splits.
 
     Returns:
-        "train" (N, D), "train_labels" (N,), "train_rows" (N,), and the same of "test".
+        "train" (N, D), "train_labels" (N,), "train_rows" (N,), and the same of "test". Where
+        classes were held out, "new" (n, D) and "new_labels" (n,) of their images, and
+        "new_queries" (n,) bool, which of these ask.
     """
     dataset, pixels = learned_part(place.open(), trainer.config.data), trainer.pixels
     arrays: Arrays = {"train": pixels.embed_train(network), "test": pixels.embed_test(network)}
@@ -257,7 +273,28 @@ def _embed(trainer: Trainer, place: Workplace, network: Any) -> Arrays:
         readable = getattr(pixels, name)
         arrays[f"{name}_labels"] = readable.labels
         arrays[f"{name}_rows"] = np.array([known[image] for image in readable.ids], dtype=np.int64)
-    return arrays
+    data = trainer.config.data
+    return arrays | (
+        _embed_new(data, place, network, trainer.device) if data.holdout_classes else {}
+    )
+
+
+def _embed_new(data: DataConfig, place: Workplace, network: Any, device: torch.device) -> Arrays:
+    from phpq.model.retrieval import apply_to_pixels, embedding_function
+
+    parts = [decode_all(part, data, cache=place.cache) for part in new_kinds(place.open(), data)]
+    embed = embedding_function(network, data)
+    rows = [
+        apply_to_pixels(
+            embed, part.pixels, data, device=device, whole_batches=device.type == "cuda"
+        )
+        for part in parts
+    ]
+    return {
+        "new": np.concatenate([part.cpu().numpy() for part in rows]),
+        "new_labels": np.concatenate([part.images.labels for part in parts]),
+        "new_queries": np.repeat([False, True], [len(part.images) for part in parts]),
+    }
 
 
 def _labelled(arrays: Arrays, name: str) -> LabelledEmbeddings:

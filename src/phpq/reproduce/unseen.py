@@ -1,0 +1,149 @@
+"""The table of kinds that training never saw: what a cell measures, and the page of all of them.
+
+Every method learns the first half of the classes and is measured on the other half (`evaluation.
+unseen`): by its own codes, and by float search where its embeddings say more than these. PHPQ is
+also measured by codebooks that the gallery owns, with and without its labels.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from typing import Any
+
+import numpy as np
+
+from phpq.codes import Codebooks, normalise_sub_vectors
+from phpq.config import RECIPES, RunConfig
+from phpq.evaluation.kinds import KindScore, KindSplit, Way
+from phpq.evaluation.unseen import (
+    OPEN,
+    UNSEEN,
+    evaluate_unseen,
+    leave_one_out,
+    open_protocols,
+)
+from phpq.report import blocks
+from phpq.reproduce.grid import GridPlan
+from phpq.reproduce.paper import RECONSTRUCTED, TITLES, Row
+from phpq.reproduce.store import Arrays
+
+# Heading -> protocol and value of a score.
+COLUMNS = {
+    "unseen: R@1": (UNSEEN, "r1"),
+    "MAP@R": (UNSEEN, "map_r"),
+    "MAP": (UNSEEN, "map"),
+    **{f"{protocol}: MAP": (protocol, "map") for protocol in OPEN},
+}
+OWN = "its own codes"
+
+
+def measure_unseen(
+    config: RunConfig, method: Any, arrays: Arrays, floats: Arrays | None = None
+) -> list[dict[str, Any]]:
+    """Measure one training; returns `KindScore`s as plain data.
+
+    `arrays` are those of `work`: "train", "test" and "new" (n, D), labels, and which of the new
+    ask. `floats` are other embeddings of the same images, for float search.
+    """
+    names = ("train", "test", "new")
+    labels = np.concatenate([arrays[f"{name}_labels"] for name in names])
+    sizes = [len(arrays[f"{name}_labels"]) for name in names]
+    asking = np.concatenate([np.zeros(sizes[0], bool), np.ones(sizes[1], bool)])
+    split = KindSplit(
+        np.repeat([False, False, True], sizes), np.concatenate([asking, arrays["new_queries"]])
+    )
+    rows = np.concatenate([arrays[name] for name in names]).astype(np.float32)
+    books: Codebooks = method.export()
+    own = Way(OWN, rows, lambda *_: books, norm=method.query_norm)
+    lengths = books.num_codebooks if books.unit else 1
+    vectors = rows if floats is None else np.concatenate([floats[name] for name in names])
+    units = normalise_sub_vectors(vectors.astype(np.float32), lengths)
+    scores: list[KindScore] = []
+    if config.method.name == "phpq":
+        bits = config.quantizer.bits
+        found = evaluate_unseen(units, labels, split, bits=(bits,), others=[own], details=False)
+        scores += found.scores
+    else:
+        lossless = floats is None and np.array_equal(books.decode(books.encode(rows)), rows)
+        for way in (own, *(() if lossless else (Way("float", units),))):
+            scores += [leave_one_out(way, labels, split), *open_protocols(way, labels, split)]
+    return [asdict(score) for score in scores]
+
+
+def unseen_table(plan: GridPlan, records: Mapping[str, dict[str, Any]]) -> dict[str, Any]:
+    """Lay out means over the seeds, a row for each method and way to search."""
+    rows: list[dict[str, Any]] = []
+    used: list[dict[str, Any]] = []
+    missing: list[str] = []
+    bits = max(plan.bits)
+    for row in plan.rows["unseen"]:
+        keys = [plan.places["unseen", row.name, bits, seed] for seed in plan.seeds]
+        found = [records[key] for key in keys if key in records]
+        missing += [key for key in keys if key not in records]
+        used += found
+        ways = dict.fromkeys((s["way"], s["labels"]) for one in found for s in one["unseen"])
+        rows += [_row(row, *way, [one["unseen"] for one in found]) for way in ways]
+    return {
+        "table": "unseen",
+        "dataset": plan.subject.facts(),
+        "bits": bits,
+        "seeds": list(plan.seeds),
+        "rows": rows,
+        "commits": sorted({record["commit"] for record in used if record["commit"]}),
+        "missing": missing,
+    }
+
+
+def _row(
+    row: Row, way: str, labels: str, measured: Sequence[Sequence[Mapping[str, Any]]]
+) -> dict[str, Any]:
+    """Return the means over seeds, whose scores are `measured`, of one way to search."""
+
+    def mean(protocol: str, value: str) -> float | None:
+        values = [
+            score["values"][value]
+            for scores in measured
+            for score in scores
+            if (score["protocol"], score["way"], score["labels"]) == (protocol, way, labels)
+        ]
+        return round(statistics.mean(values), 2) if values else None
+
+    return {
+        "name": row.name,
+        "title": row.title,
+        "way": way,
+        "labels": labels,
+        "reconstruction": RECIPES[row.method].reconstruction,
+        "values": {heading: mean(*place) for heading, place in COLUMNS.items()},
+    }
+
+
+def unseen_section(table: Mapping[str, Any]) -> blocks.Section:
+    """Show a table of `unseen_table`."""
+    marks = {True: f" {RECONSTRUCTED}", False: ""}
+    shown = blocks.Table(
+        columns=("method", "search over", "labels", *COLUMNS),
+        rows=tuple(
+            (
+                row["title"] + marks[bool(row["reconstruction"])],
+                row["way"],
+                row["labels"],
+                *row["values"].values(),
+            )
+            for row in table["rows"]
+        ),
+        caption=f"In per cent, mean of seeds {', '.join(map(str, table['seeds']))}; codes of "
+        f"{table['bits']} bits. The gallery's labels are used only where the row says so. "
+        f"{RECONSTRUCTED}: our reconstruction.",
+    )
+    content: list[blocks.Block] = [shown]
+    if table["missing"]:
+        content.append(blocks.Note((f"{len(table['missing'])} cells are not run yet.",)))
+    lead = (
+        f"{table['dataset']['name']}: the first half of the classes is learned, the other half is "
+        "searched. Unseen: its images ask among each other, each without itself. A@B: queries of A "
+        "apart from a gallery of B."
+    )
+    return blocks.Section(TITLES["unseen"], tuple(content), lead=lead)
