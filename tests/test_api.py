@@ -6,6 +6,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import timm
+import torch
+from safetensors.torch import save_file
 
 from finished_runs import copy_run
 from phpq import api
@@ -99,6 +102,39 @@ def test_resume_refuses_other_data(tmp_path: Path) -> None:
     run = copy_run(tmp_path / "run", evaluated=False)
     with pytest.raises(DataError, match=r"learned 4 classes; 'plumage' has 5"):
         api.train(plumage(5, 2, size=SIDE), out=run, resume=True)
+
+
+def test_a_run_that_held_classes_out_resumes_on_the_whole_data_set(tmp_path: Path) -> None:
+    config = tiny_config("data.holdout_classes=0.25", "training.epochs=1")
+    api.train(tiny_birds(), out=tmp_path / "run", config=config)
+    assert read_card(tmp_path / "run").class_names == tiny_birds().class_names[:3]
+    with pytest.raises(ConfigError, match="is finished"):  # its classes are those that it learned
+        api.train(out=tmp_path / "run", resume=True)
+    with pytest.raises(DataError, match=r"learned 3 classes; 'plumage' has 6"):
+        api.train(plumage(8, 2, size=SIDE), out=tmp_path / "run", resume=True)
+
+
+def test_features_before_training_are_measured_where_their_weights_are(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("phpq.evaluation.run.UNSEEN_BITS", (16,))
+    torch.manual_seed(1)
+    weights = timm.create_model("test_resnet").state_dict()
+    save_file(weights, tmp_path / "w.safetensors")
+    settings = (f"model.weights={tmp_path / 'w.safetensors'}", "training.epochs=1")
+    model = api.train(
+        tiny_birds(),
+        out=tmp_path / "run",
+        config=tiny_config("data.holdout_classes=0.5", *settings),
+    )
+    found = api.evaluate(tmp_path / "run").unseen
+    assert found is not None
+    assert found.find("unseen", "frozen features, float", "without") is not None
+    (tmp_path / "w.safetensors").unlink()
+    without = api.evaluate(model, tiny_birds()).unseen
+    assert without is not None
+    assert without.find("unseen", "frozen features, float", "without") is None
+    assert any(reason.startswith("frozen features: the weights") for reason in without.left_out)
 
 
 def test_what_is_missing_is_said(tmp_path: Path) -> None:
