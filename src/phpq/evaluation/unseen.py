@@ -158,16 +158,13 @@ def leave_one_out(way: Way, labels: IntArray, split: KindSplit) -> KindScore:
 
 def open_protocols(way: Way, labels: IntArray, split: KindSplit) -> Iterator[KindScore]:
     """Measure queries of learned and of new kinds, in a gallery of these and of all."""
+    kinds, names = {"seen": False, "unseen": True, "all": None}, names_of(labels)
+    galleries = {name: split.rows(new=new, query=False) for name, new in kinds.items()}
+    ways = {name: fitted_to(way, rows, names) for name, rows in galleries.items()}
     for protocol in OPEN:
-        new = protocol.startswith("unseen")
-        kinds = None if protocol.endswith("@all") else new
-        yield search(
-            way,
-            labels,
-            protocol,
-            gallery=split.rows(new=kinds, query=False),
-            queries=split.rows(new=new, query=True),
-        )
+        asking, _, name = protocol.partition("@")
+        queries = split.rows(new=kinds[asking], query=True)
+        yield search(ways[name], labels, protocol, gallery=galleries[name], queries=queries)
 
 
 def five_labelled(
