@@ -36,6 +36,8 @@ STAGES = (DataConfig, LossConfig, MethodConfig, ModelConfig, QuantizerConfig, Tr
         (DataConfig, {"jitter": 1.0}, "data.jitter=1.0"),
         (DataConfig, {"eval_crop": 0.0}, "data.eval_crop=0.0"),
         (DataConfig, {"holdout_per_class": -1}, "data.holdout_per_class=-1"),
+        (DataConfig, {"holdout_classes": 1.0}, "data.holdout_classes=1.0"),
+        (DataConfig, {"learned_images": "all"}, "learned_images='all' with holdout_classes=0"),
         (ModelConfig, {"levels": 0, "rho": ()}, "model.levels=0"),
         (ModelConfig, {"levels": 2, "rho": (1.0,)}, "one focus factor per level"),
         (ModelConfig, {"levels": 1, "rho": (0.5,)}, "at least 1 each (inf is max pooling)"),

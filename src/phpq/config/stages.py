@@ -105,6 +105,11 @@ class DataConfig(_Stage):
     # all: of learned classes the test images are learned, too, but for one each; as metric learning
     learned_images: Literal["train", "all"] = "train"
 
+    def _contradictions(self) -> Iterator[str]:
+        if self.learned_images == "all" and not self.holdout_classes:
+            seen = "learned_images='all' with holdout_classes=0"
+            yield _refusal(seen, "'train', unless a share of the classes is held out")
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelConfig(_Stage):

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from phpq.codes import Codebooks, normalise_sub_vectors
+from phpq.codes import FloatArray, normalise_sub_vectors
 from phpq.config import RECIPES, RunConfig
 from phpq.evaluation.kinds import KindScore, KindSplit, Way
 from phpq.evaluation.unseen import (
@@ -36,40 +36,49 @@ COLUMNS = {
     "MAP": (UNSEEN, "map"),
     **{f"{protocol}: MAP": (protocol, "map") for protocol in OPEN},
 }
-OWN = "its own codes"
+OWN, FLOATS = "its own codes", "its own floats"
+_PARTS = ("train", "test", "new")
 
 
 def measure_unseen(
-    config: RunConfig, method: Any, arrays: Arrays, floats: Arrays | None = None
+    config: RunConfig,
+    method: Any,
+    arrays: Arrays,
+    *,
+    features: Arrays | None = None,
+    general: Arrays | None = None,
 ) -> list[dict[str, Any]]:
     """Measure one training; returns `KindScore`s as plain data.
 
     `arrays` are those of `work`: "train", "test" and "new" (n, D), labels, and which of the new
-    ask. `floats` are other embeddings of the same images, for float search.
+    ask. Float search takes `features` of the same images in place of embeddings that are signs;
+    codebooks of the gallery take the `general` embeddings of PHPQ, or its learned ones.
     """
-    names = ("train", "test", "new")
-    labels = np.concatenate([arrays[f"{name}_labels"] for name in names])
-    sizes = [len(arrays[f"{name}_labels"]) for name in names]
-    asking = np.concatenate([np.zeros(sizes[0], bool), np.ones(sizes[1], bool)])
+    labels = np.concatenate([arrays[f"{name}_labels"] for name in _PARTS])
+    sizes = [len(arrays[f"{name}_labels"]) for name in _PARTS]
+    learned = np.repeat([False, True], sizes[:2])
     split = KindSplit(
-        np.repeat([False, False, True], sizes), np.concatenate([asking, arrays["new_queries"]])
+        np.repeat([False, False, True], sizes), np.concatenate([learned, arrays["new_queries"]])
     )
-    rows = np.concatenate([arrays[name] for name in names]).astype(np.float32)
-    books: Codebooks = method.export()
-    own = Way(OWN, rows, lambda *_: books, norm=method.query_norm)
-    lengths = books.num_codebooks if books.unit else 1
-    vectors = rows if floats is None else np.concatenate([floats[name] for name in names])
-    units = normalise_sub_vectors(vectors.astype(np.float32), lengths)
+    rows, books = _together(arrays), method.export()
+    floats = rows if features is None else _together(features)
+    sub_vectors = books.num_codebooks if books.unit else 1
+    ways = [Way(OWN, rows, lambda *_: books, norm=method.query_norm)]
+    if features is not None or not np.array_equal(books.decode(books.encode(rows)), rows):
+        ways.append(Way(FLOATS, normalise_sub_vectors(floats, sub_vectors)))
     scores: list[KindScore] = []
+    for way in ways:
+        scores += [leave_one_out(way, labels, split), *open_protocols(way, labels, split)]
     if config.method.name == "phpq":
-        bits = config.quantizer.bits
-        found = evaluate_unseen(units, labels, split, bits=(bits,), others=[own], details=False)
-        scores += found.scores
-    else:
-        lossless = floats is None and np.array_equal(books.decode(books.encode(rows)), rows)
-        for way in (own, *(() if lossless else (Way("float", units),))):
-            scores += [leave_one_out(way, labels, split), *open_protocols(way, labels, split)]
+        space = ways[-1].embeddings if general is None else _together(general)
+        bits = (config.quantizer.bits,)
+        scores += evaluate_unseen(space, labels, split, bits=bits, details=False).scores
     return [asdict(score) for score in scores]
+
+
+def _together(arrays: Arrays) -> FloatArray:
+    rows: FloatArray = np.concatenate([arrays[name] for name in _PARTS]).astype(np.float32)
+    return rows
 
 
 def unseen_table(plan: GridPlan, records: Mapping[str, dict[str, Any]]) -> dict[str, Any]:

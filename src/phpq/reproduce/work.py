@@ -187,8 +187,8 @@ def _fit(cell: Cell, place: Workplace, clock: _Clock) -> Record:
     clock.note("training")
     measured = _measure(cell, place, method, arrays)
     if "new" in arrays:
-        floats = {name: rows.numpy() for name, rows in features.items()}
-        measured["unseen"] = measure_unseen(cell.config, method, arrays, arrays | floats)
+        plain = {name: rows.numpy() for name, rows in features.items()}
+        measured["unseen"] = measure_unseen(cell.config, method, arrays, features=plain)
     clock.note("evaluation")
     epochs = cell.config.training.epochs if cell.config.method.features == "finetuned" else 0
     best = _best({str(epochs): measured["map"]})  # fitted once, after the last epoch
