@@ -55,7 +55,7 @@ def test_everything_is_measured_and_says_whether_labels_were_used(scores: Unseen
     for labels in ("with", "without"):
         assert scores.find(GROWN, "codes", labels) is not None  # type: ignore[arg-type]
     names = {score.protocol for score in scores.scores}
-    assert sum(name.startswith("wrong labels, trust") for name in names) == 9
+    assert sum(name.startswith("wrong labels, trust") for name in names) == 12
     assert sum("half of the rows labelled" in name for name in names) == 2
     assert scores.find(UNSEEN, "frozen features", "without") is not None
     assert all(0 <= v <= 100 for score in scores.scores for v in score.values.values())

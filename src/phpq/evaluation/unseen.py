@@ -255,8 +255,8 @@ def wrong_labels(
 ) -> Iterator[KindScore]:
     """Make a tenth of the labels of new kinds wrong, at several weights of trust.
 
-    Hits are right by their true class. Of the images with a wrong label: how often they are found
-    among each other by queries of their true class, and by themselves among all.
+    Hits are right by their true class. Of the images with a wrong label: what they find when they
+    ask, how they are found among each other by queries of their true class, and by themselves.
     """
     gallery, queries = split.rows(new=True, query=False), split.rows(new=True, query=True)
     names, flipped = flip_labels(labels, gallery, seed=0)
@@ -265,6 +265,8 @@ def wrong_labels(
         yield search(way, labels, f"true labels, {suffix}", gallery=gallery, queries=queries)
         find = partial(search, fitted_to(way, gallery, names), names=names)
         yield find(labels, f"wrong labels, {suffix}", gallery=gallery, queries=queries)
+        asking = f"wrong labels, {suffix}: these images ask"
+        yield find(labels, asking, gallery=gallery, queries=flipped)
         among = f"wrong labels, {suffix}: these images, by their true class"
         yield find(labels, among, gallery=flipped, queries=queries)
         own, itself = f"wrong labels, {suffix}: these images, by themselves", np.arange(len(labels))
