@@ -18,14 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from phpq._version import __version__
-from phpq.config import (
-    DataConfig,
-    MethodConfig,
-    QuantizerConfig,
-    RunConfig,
-    to_dict,
-    with_bits,
-)
+from phpq.config import DataConfig, RunConfig, to_dict, with_bits
 from phpq.data import Dataset, data_home, learned_part, open_dataset
 from phpq.errors import ConfigError, DataError, PhpqError
 from phpq.evaluation.coded import FOLDER
@@ -139,22 +132,16 @@ def _frozen_features(model: Model) -> Embed | None:
     config = model.card.config
     if not config.data.holdout_classes or config.model.weights == "none":
         return None
-    from phpq.model.method import build_method
+    from phpq.model.general import frozen_features
     from phpq.model.retrieval import apply_to_pixels
 
-    plain = replace(
-        config,
-        method=MethodConfig(name="lsh", features="imagenet"),
-        quantizer=QuantizerConfig(num_codebooks=1),
-    )
     try:
-        network: Any = build_method(plain, len(model.class_names)).to(model.device).eval()
+        describe = frozen_features(config.model, model.device)
     except (PhpqError, OSError):
         return None
 
     def embed(pixels: NDArray[np.uint8]) -> NDArray[np.float32]:
-        describe, data = network.describe_features, config.data
-        return apply_to_pixels(describe, pixels, data, device=model.device).cpu().numpy()
+        return apply_to_pixels(describe, pixels, config.data, device=model.device).cpu().numpy()
 
     return embed
 

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import timm
 import torch
 from numpy.typing import NDArray
 from safetensors.torch import save_file
@@ -24,6 +25,7 @@ from phpq.model.general import (
     GENERAL,
     GeneralEmbedding,
     fit_general,
+    frozen_features,
     read_general,
     whiten,
     write_general,
@@ -324,3 +326,16 @@ def test_a_file_of_another_run_or_without_numbers_is_refused(saved: Path, tmp_pa
     (tmp_path / GENERAL).write_bytes(b"no tensors")
     with pytest.raises(FormatError, match=r"general\.safetensors' is damaged"):
         read_general(tmp_path, config.model)
+
+
+def test_frozen_features_are_those_of_the_weights_that_training_began_with(tmp_path: Path) -> None:
+    torch.manual_seed(7)
+    save_file(timm.create_model("test_resnet").state_dict(), tmp_path / "w.safetensors")
+    config = tiny_config(f"model.weights={tmp_path / 'w.safetensors'}").model
+    images = torch.rand(2, 3, 32, 32)
+    found = frozen_features(config, CPU)(images)
+    expected = GeneralEmbedding(build_backbone(config)).eval().describe(images)
+    torch.testing.assert_close(found, expected)
+    torch.manual_seed(7)  # weights are read, not drawn
+    other = frozen_features(dataclasses.replace(config, weights="none"), CPU)(images)
+    assert not torch.allclose(found, other)

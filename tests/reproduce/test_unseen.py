@@ -9,11 +9,13 @@ import pytest
 
 from made_up_grids import Finished, tiny_place, tiny_plan, tiny_subject
 from phpq.data import learned_part, new_kinds
+from phpq.evaluation.kinds import Way, search
 from phpq.evaluation.unseen import OPEN, UNSEEN
 from phpq.report.blocks import Table
 from phpq.reproduce.pages import write_pages
 from phpq.reproduce.runner import run_plan
 from phpq.reproduce.unseen import COLUMNS, FLOATS, OWN, unseen_section, unseen_table
+from phpq.training import train_run
 
 METHODS = ("phpq", "lsh", "orthohash")
 
@@ -56,6 +58,22 @@ def test_ways_are_those_that_say_something(unseen: Finished) -> None:
     assert ways("lsh-imagenet") == [(OWN, "without"), (FLOATS, "without")]
     assert {("codes", "with"), ("codes", "without"), ("float", "without")} <= set(ways("phpq"))
     assert ways("phpq")[:2] == [(OWN, "without"), (FLOATS, "without")]
+
+
+def test_galleries_of_phpq_are_fitted_to_its_general_embedding(
+    unseen: Finished, tmp_path: Path
+) -> None:
+    key = unseen.plan.places[UNSEEN, "phpq", 16, 0]
+    cell = next(cell for cell in unseen.plan.cells if cell.key == key)
+    model = train_run(unseen.place.open(), cell.config, tmp_path / "run", device="cpu")
+    parts = new_kinds(unseen.place.open(), cell.config.data)
+    images = np.concatenate([model.embed(part, space="general") for part in parts])
+    labels = np.concatenate([part.labels for part in parts])
+    rows = np.arange(len(labels))
+    expected = search(Way("float", images), labels, UNSEEN, gallery=rows, queries=rows)
+    record = unseen.result.records[key]
+    found = next(s for s in record["unseen"] if (s["protocol"], s["way"]) == (UNSEEN, "float"))
+    assert found["values"] == pytest.approx(expected.values, abs=0.01)
 
 
 def test_seen_at_seen_of_its_own_codes_is_the_map_of_the_cell(unseen: Finished) -> None:

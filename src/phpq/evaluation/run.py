@@ -207,11 +207,11 @@ def _measure(
     return by_codes, by_floats, evaluate_posthoc_pq(asking, asked, cutoffs=cutoffs, **options)
 
 
-def _other_spaces(model: Any, frozen: Embed | None) -> dict[str, Embed]:
+def _other_spaces(model: Model, frozen: Embed | None) -> dict[str, Embed]:
     """Return how images are embedded for kinds that the model never learned."""
     spaces: dict[str, Embed] = {}
-    if getattr(model, "has_general", False):
-        spaces[GENERAL] = partial(model.embed_pixels, space=GENERAL)
+    if model.has_general:
+        spaces[GENERAL] = partial(model.embed_pixels, space="general")
     return spaces | ({} if frozen is None else {"frozen": frozen})
 
 
@@ -238,7 +238,11 @@ def _measure_new(model: Model, parts: Sequence[EmbeddedImages]) -> UnseenScores:
     absent = [
         reason
         for name, reason in (
-            (GENERAL, "the general embedding: this model has none, so the learned one stands in"),
+            (
+                GENERAL,
+                "the general embedding: this model has none, so the learned one stands in; add it "
+                "with: phpq train --resume RUN",
+            ),
             ("frozen", "frozen features: the weights that training began with are not here"),
         )
         if name not in others

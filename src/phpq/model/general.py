@@ -11,7 +11,7 @@ apart. Nothing of it is learned by gradient.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import torch
@@ -82,6 +82,15 @@ def fit_general(network: Method, config: RunConfig, training: TrainingSet) -> Ge
     general.mean.copy_(mean)
     general.projection.copy_(projection)
     return general
+
+
+def frozen_features(config: ModelConfig, device: torch.device) -> Callable[[Tensor], Tensor]:
+    """Return the features (B, F) of the backbone before training, as `GeneralEmbedding.describe`.
+
+    What training is measured against on classes that it never learned.
+    """
+    frozen = GeneralEmbedding(_build_trunk(config, load_weights=True))
+    return frozen.to(device).eval().describe
 
 
 def _mixed_trunk(learned: Backbone, config: ModelConfig) -> Backbone:

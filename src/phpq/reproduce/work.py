@@ -117,7 +117,10 @@ def _train(cell: Cell, place: Workplace, clock: _Clock) -> Record:
     arrays = _embed(trainer, place, network)
     measured = _measure(cell, place, network, arrays, learned)
     if "new" in arrays:
-        measured["unseen"] = measure_unseen(cell.config, network, arrays)
+        general = (
+            _embed_general(cell, trainer, place) if cell.config.method.name == "phpq" else None
+        )
+        measured["unseen"] = measure_unseen(cell.config, network, arrays, general=general)
     rows.append({"epoch": epochs} | measured)
     clock.note("evaluation")
     by_epoch = {str(row["epoch"]): row["map"] for row in rows if "map" in row}
@@ -295,6 +298,20 @@ def _embed_new(data: DataConfig, place: Workplace, network: Any, device: torch.d
         "new_labels": np.concatenate([part.images.labels for part in parts]),
         "new_queries": np.repeat([False, True], [len(part.images) for part in parts]),
     }
+
+
+def _embed_general(cell: Cell, trainer: Trainer, place: Workplace) -> Arrays:
+    """Fit the general embedding of what was learned, and embed all images as `_embed` does."""
+    from phpq.model.general import fit_general
+
+    general = fit_general(trainer.evaluated_network, cell.config, trainer.training_set)
+    embedder: Any = SimpleNamespace(
+        embed=lambda images, **_: general(images),
+        embedding_dim=general.dim,
+        eval=general.eval,
+        parameters=general.parameters,
+    )
+    return _embed(trainer, place, embedder)
 
 
 def _labelled(arrays: Arrays, name: str) -> LabelledEmbeddings:
