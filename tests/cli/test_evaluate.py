@@ -52,6 +52,6 @@ def test_new_kinds_have_a_table_of_their_own(
     assert outcome.code == 0, outcome.err
     metrics = json.loads((tmp_path / "run" / "evaluation" / "metrics.json").read_text("utf-8"))
     assert "New kinds" in outcome.out
-    assert f"{metrics['unseen']['labelled']['16']['map']:.2f}" in outcome.out
+    assert f"{metrics['unseen']['labelled']['16']['all_map']:.2f}" in outcome.out
     assert "with labels" in " ".join(outcome.out.split())
     assert "the general embedding: this model has none" in " ".join(outcome.out.split())

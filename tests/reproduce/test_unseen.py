@@ -109,6 +109,6 @@ def test_pages_are_written(unseen: Finished, tmp_path: Path) -> None:
     assert [page.name for page in pages] == ["unseen-plumage.html", "unseen-plumage.md"]
     text = pages[1].read_text("utf-8")
     assert "Kinds that training never saw" in text or "kinds that training never saw" in text
-    assert "| PHPQ | codes | with |" in text
+    assert "| PHPQ | codes of the gallery's own | with |" in text
     values = [v for row in data[UNSEEN]["rows"] for v in row["values"].values() if v is not None]
     assert np.all((np.array(values) >= 0) & (np.array(values) <= 100))

@@ -73,9 +73,11 @@ def _print(evaluation: Evaluation, run: Path) -> None:
 
 
 def _print_new_kinds(unseen: UnseenScores) -> None:
-    from phpq.evaluation.page import kind_cells, kind_name, split_protocols
+    from phpq.evaluation.page import kind_cells, kind_name
+    from phpq.evaluation.unseen import FIVE, UNSEEN
 
-    scores, _ = split_protocols(unseen)
+    shown = (UNSEEN, "unseen@all", FIVE)  # the report has all of them
+    scores = [score for score in unseen.scores if score.protocol in shown]
     table = table_of("New kinds", tuple(kind_cells(scores[0])), first="protocol: search over")
     for score in scores:
         values = ("" if value is None else f"{value:.2f}" for value in kind_cells(score).values())

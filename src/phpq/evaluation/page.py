@@ -245,7 +245,8 @@ def _headlines(evaluation: Evaluation) -> tuple[Headline, ...]:
 def _new_kinds(unseen: UnseenScores | None) -> list[Section]:
     if unseen is None:
         return []
-    first, others = split_protocols(unseen)
+    first = [score for score in unseen.scores if score.protocol in PROTOCOLS]
+    others = [score for score in unseen.scores if score.protocol not in PROTOCOLS]
     shown: list[Block] = [
         kinds_table(
             first,
@@ -266,12 +267,6 @@ def _new_kinds(unseen: UnseenScores | None) -> list[Section]:
         "A gallery's own codes are fitted to it, without its labels, or with them."
     )
     return [Section("New kinds", tuple(shown), lead=lead)]
-
-
-def split_protocols(unseen: UnseenScores) -> tuple[list[KindScore], list[KindScore]]:
-    """Return the scores of the protocols that others use, and those of a gallery in use."""
-    known = [score for score in unseen.scores if score.protocol in PROTOCOLS]
-    return known, [score for score in unseen.scores if score.protocol not in PROTOCOLS]
 
 
 def _speed(evaluation: Evaluation) -> Section:

@@ -18,6 +18,7 @@ from phpq.codes import FloatArray, normalise_sub_vectors
 from phpq.config import RECIPES, RunConfig
 from phpq.evaluation.kinds import KindScore, KindSplit, Way
 from phpq.evaluation.unseen import (
+    FIVE,
     OPEN,
     UNSEEN,
     evaluate_unseen,
@@ -35,7 +36,10 @@ COLUMNS = {
     "MAP@R": (UNSEEN, "map_r"),
     "MAP": (UNSEEN, "map"),
     **{f"{protocol}: MAP": (protocol, "map") for protocol in OPEN},
+    "named by five": (FIVE, "accuracy"),
 }
+# What PHPQ is searched by besides, in its general embedding.
+_WAYS = {"float": "general floats", "codes": "codes of the gallery's own"}
 OWN, FLOATS = "its own codes", "its own floats"
 _PARTS = ("train", "test", "new")
 
@@ -137,7 +141,7 @@ def unseen_section(table: Mapping[str, Any]) -> blocks.Section:
         rows=tuple(
             (
                 row["title"] + marks[bool(row["reconstruction"])],
-                row["way"],
+                _WAYS.get(row["way"], row["way"]),
                 row["labels"],
                 *row["values"].values(),
             )
