@@ -10,9 +10,10 @@ from finished_runs import copy_run
 from phpq.data import open_dataset
 from phpq.errors import DataError
 from phpq.evaluation import embedding
-from phpq.evaluation.embedding import embed_readable, find_bad_images
+from phpq.evaluation.embedding import changed_copies, embed_readable, find_bad_images
 from phpq.model import Model, load
 from picture_files import write_classes
+from tiny_runs import tiny_birds
 
 
 @pytest.fixture(scope="module")
@@ -62,3 +63,26 @@ def test_refusing_and_nothing_readable(tmp_path: Path, model: Model) -> None:
         embed_readable(refusing, images)
     with pytest.raises(DataError, match="has no images"):
         embed_readable(model, images.subset([]))
+
+
+def test_other_embeddings_are_made_of_the_same_pixels(model: Model) -> None:
+    images = tiny_birds().test
+    found = embed_readable(
+        model, images, others={"means": lambda pixels: pixels.mean((2, 3), dtype=np.float32)}
+    )
+    assert np.array_equal(found.embeddings, model.embed(images))
+    assert found.others["means"].shape == (len(images), 3)
+
+
+def test_changed_copies_are_cropped_by_a_tenth_and_keep_their_names() -> None:
+    images = tiny_birds().train
+    copies = changed_copies(images, 5)
+    assert len(copies) == 5
+    assert (copies.ids[0], copies.ids[-1]) == (images.ids[0], images.ids[-1])
+    original = images.read(images.ids.index(copies.ids[1]))
+    changed = copies.read(1)
+    assert copies.path(1) is None
+    assert (original.width - changed.width, original.height - changed.height) == (2, 2)
+    middle = np.asarray(original.crop((1, 1, 31, 31)), dtype=float)
+    assert 0 < np.abs(np.asarray(changed, dtype=float) - middle).mean() < 20  # compressed again
+    assert len(changed_copies(images, 1000)) == len(images)

@@ -191,6 +191,11 @@ def test_a_general_embedding_is_used_for_new_kinds(
     general = found.find("unseen", "float", "without")
     assert general is not None
     assert general.values == pytest.approx(expected.values, abs=1e-4)
+    own = found.find("own look", "float", "without")
+    assert own is not None
+    assert (own.queries, own.gallery) == (12, 12)
+    assert own.values["r10"] > 90
+    assert found.find("own look", "codes", "with") is not None
     assert found.find("unseen", "PHPQ float", "without") is not None  # the learned one, beside it
     assert not any("general embedding" in reason for reason in found.left_out)
 

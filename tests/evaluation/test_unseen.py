@@ -21,6 +21,7 @@ from phpq.evaluation.unseen import (
     flip_labels,
     half_labelled,
     open_protocols,
+    own_look,
 )
 
 ROWS, CLASSES = 96, 8
@@ -154,6 +155,25 @@ def test_a_tenth_of_the_labels_becomes_another_of_the_gallery() -> None:
         assert row not in flipped or 4 <= int(name) < 8
     only = np.flatnonzero(labels == 5)
     assert len(flip_labels(labels, only, seed=0)[1]) == 0  # there is no other label
+
+
+@pytest.mark.parametrize("trust", [0.0, 0.7])
+def test_a_changed_copy_finds_its_original(trust: float) -> None:
+    images, labels, split = made_up()
+    originals = split.rows(new=True, query=False)[::2]
+    noise = 0.02 * np.random.default_rng(1).standard_normal((len(originals), 16))
+    copies = (images[originals] + noise).astype(np.float32)
+    way = own_codes(images, 32, trust=trust)
+    found = own_look(way, labels, split, copies=copies, originals=originals)
+    assert (found.queries, found.gallery) == (16, 32)
+    assert found.values["r10"] > 90
+    other = own_look(way, labels, split, copies=copies, originals=originals[::-1])
+    assert other.values["r1"] < found.values["r1"]
+    rows = split.rows(new=True, query=False)
+    float_way = Way("float", images)
+    best = rows[(copies @ images[rows].T).argmax(axis=1)]
+    exact = own_look(float_way, labels, split, copies=copies, originals=originals)
+    assert exact.values["r1"] == pytest.approx(100 * np.mean(best == originals))
 
 
 def test_rows_with_and_without_label_are_looked_for_apart() -> None:

@@ -5,14 +5,16 @@ Images are decoded in threads ahead of the model; memory stays flat however larg
 
 from __future__ import annotations
 
+import io
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import islice
 from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
+from PIL import Image
 
 from phpq.codes import FloatArray
 from phpq.config import DataConfig
@@ -86,6 +88,30 @@ def embed_readable(
     readable = images.subset(kept) if skipped else images
     embedded = {name: np.concatenate(blocks) for name, blocks in parts.items()}
     return EmbeddedImages(embedded.pop(""), readable, tuple(skipped), embedded)
+
+
+@dataclass(frozen=True, slots=True)
+class _ChangedReader:
+    """Reads images cropped by a tenth of each side, and compressed again."""
+
+    images: LabelledImages
+
+    def read(self, index: int) -> Image.Image:
+        image = self.images.read(index)
+        width, height = image.size
+        left, top = width // 20, height // 20
+        cropped = image.crop((left, top, max(left + 1, width - left), max(top + 1, height - top)))
+        stream = io.BytesIO()
+        cropped.save(stream, "JPEG", quality=75)
+        return Image.open(stream).convert("RGB")
+
+
+def changed_copies(images: LabelledImages, count: int) -> LabelledImages:
+    """Return copies of some images, spread evenly: cropped by a tenth, and compressed again."""
+    most = min(count, len(images))
+    chosen = images.subset(np.unique(np.linspace(0, len(images) - 1, most).round().astype(int)))
+    name = f"{images.name}, changed"
+    return replace(chosen, name=name, reader=_ChangedReader(chosen), places=None)
 
 
 def find_bad_images(

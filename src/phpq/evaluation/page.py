@@ -120,7 +120,7 @@ def score_table(ways: Ways, *, cutoffs: Sequence[int] = CUTOFFS) -> Table:
 
 def kind_cells(score: KindScore) -> dict[str, float | None]:
     """Return what a table shows of a score of new kinds, in per cent, by heading."""
-    names = {"R@1": "r1", "MAP@R": "map_r", "MAP": "map", "named": "accuracy"}
+    names = {"R@1": "r1", "R@10": "r10", "MAP@R": "map_r", "MAP": "map", "named": "accuracy"}
     return {heading: score.values.get(name) for heading, name in names.items()}
 
 
@@ -132,9 +132,8 @@ def kind_name(score: KindScore) -> str:
 
 def kinds_table(scores: Sequence[KindScore], *, caption: str) -> Table:
     """Show scores of new kinds, those of one protocol together."""
-    headings = ("R@1", "MAP@R", "MAP", "named")
     return Table(
-        columns=("protocol", "search over", "bytes per image", *headings),
+        columns=("protocol", "search over", "bytes per image", *kind_cells(scores[0])),
         rows=tuple(
             (score.protocol, kind_name(score), score.bytes_per_image, *kind_cells(score).values())
             for score in scores
@@ -255,7 +254,9 @@ def _new_kinds(unseen: UnseenScores | None) -> list[Section]:
             "of the nearest prototype. Bytes count the gallery's codebooks and prototypes.",
         ),
         kinds_table(
-            others, caption="In use: growth, rows without label, and a tenth of the labels wrong."
+            others,
+            caption="In use: copies that are cropped by a tenth and compressed again look for their "
+            "originals (own look); growth, rows without label, and a tenth of the labels wrong.",
         ),
     ]
     if unseen.left_out:

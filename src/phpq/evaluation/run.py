@@ -25,7 +25,13 @@ from phpq.data import Dataset, SkippedImage, learned_part, new_kinds
 from phpq.errors import ConfigError
 from phpq.evaluation.coded import FOLDER as FOLDER
 from phpq.evaluation.coded import write_coded
-from phpq.evaluation.embedding import Embed, EmbeddedImages, Progress, embed_readable
+from phpq.evaluation.embedding import (
+    Embed,
+    EmbeddedImages,
+    Progress,
+    changed_copies,
+    embed_readable,
+)
 from phpq.evaluation.history import EpochScores
 from phpq.evaluation.kinds import KindSplit, Way
 from phpq.evaluation.metrics import RetrievalScores
@@ -46,6 +52,7 @@ TIMED_QUERIES = 1000
 SHOWN_QUERIES = 8
 SHOWN_HITS = 10
 UNSEEN_BITS = (32, 64, 128)  # of codes of new kinds
+COPIES = 1000  # images of new kinds of which changed copies look for their originals
 GENERAL = "general"  # the embedding for classes that were never learned
 
 
@@ -152,6 +159,8 @@ def evaluate_model(
         embed_readable, model, others=_other_spaces(model, frozen) if new else {}, progress=progress
     )
     gallery, queries, *strangers = [embed(part) for part in (dataset.train, dataset.test, *new)]
+    if strangers:
+        strangers.append(embed(changed_copies(strangers[0].images, COPIES)))
     codes = model.codebooks.encode(gallery.embeddings)
     codes_scores, float_scores, pq_scores = _measure(model, queries, gallery, codes)
     evaluation = Evaluation(
@@ -216,24 +225,35 @@ def _other_spaces(model: Model, frozen: Embed | None) -> dict[str, Embed]:
 
 
 def _measure_new(model: Model, parts: Sequence[EmbeddedImages]) -> UnseenScores:
-    """Measure new kinds: gallery and queries of learned classes, then of the others."""
-    labels = np.concatenate([part.images.labels for part in parts])
-    sizes = [len(part.images) for part in parts]
+    """Measure new kinds: gallery and queries of learned classes, of the others, and copies."""
+    *known, copies = parts
+    labels = np.concatenate([part.images.labels for part in known])
+    sizes = [len(part.images) for part in known]
     new = np.repeat([False, False, True, True], sizes)
     split = KindSplit(new, np.repeat([False, True, False, True], sizes))
-    learned = np.concatenate([part.embeddings for part in parts])
+    learned = np.concatenate([part.embeddings for part in known])
     others: Mapping[str, FloatArray] = {
-        name: np.concatenate([part.others[name] for part in parts]) for name in parts[0].others
+        name: np.concatenate([part.others[name] for part in known]) for name in known[0].others
     }
+    places = {image: sum(sizes[:2]) + row for row, image in enumerate(known[2].images.ids)}
+    originals = np.array([places[image] for image in copies.images.ids], dtype=np.int64)
     title, books = RECIPES[model.card.config.method.name].title, model.codebooks
     ways = [Way(f"{title} codes", learned, lambda *_: books, norm=model.query_norm)]
-    units = normalise_sub_vectors(learned, books.num_codebooks) if books.unit else learned
+    units, changed = (
+        normalise_sub_vectors(rows, books.num_codebooks) if books.unit else rows
+        for rows in (learned, copies.embeddings)
+    )
     if GENERAL in others:
         ways.append(Way(f"{title} float", units))
     if "frozen" in others:
         ways.append(Way("frozen features, float", normalise_sub_vectors(others["frozen"], 1)))
     found = evaluate_unseen(
-        others.get(GENERAL, units), labels, split, bits=UNSEEN_BITS, others=ways
+        others.get(GENERAL, units),
+        labels,
+        split,
+        bits=UNSEEN_BITS,
+        others=ways,
+        copies=(copies.others.get(GENERAL, changed), originals),
     )
     absent = [
         reason

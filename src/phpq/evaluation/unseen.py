@@ -12,7 +12,7 @@ labels, and beside them what a caller brings along (`kinds.Way`).
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -108,7 +108,7 @@ class UnseenScores:
         }
 
 
-def evaluate_unseen(
+def evaluate_unseen(  # noqa: PLR0913  by name
     spaces: FloatArray,
     labels: IntArray,
     split: KindSplit,
@@ -116,13 +116,15 @@ def evaluate_unseen(
     bits: Sequence[int] = (32, 64, 128),
     trust: float = TRUST,
     others: Sequence[Way] = (),
+    copies: tuple[FloatArray, IntArray] | None = None,
     details: bool = True,
 ) -> UnseenScores:
     """Measure every protocol on general embeddings (N, E) of images with class numbers (N,).
 
     Protocols other than "unseen" are measured at 64 bits, or the first length. `others` are
-    measured beside float search and the gallery's own codes. `details` adds what a gallery meets in
-    use: growth, rows without label, and wrong labels.
+    measured beside float search and the gallery's own codes. `copies` are embeddings (n, E) of
+    changed copies of gallery images of new kinds, and the rows (n,) of these. `details` adds what a
+    gallery meets in use: growth, rows without label, and wrong labels.
     """
     images = check_embeddings("spaces", spaces)
     numbers = check_labels("labels", labels, len(images))
@@ -141,6 +143,9 @@ def evaluate_unseen(
         for way in (near, plain[main], trusting, *extra):
             yield from open_protocols(way, numbers, split)
         yield from five_labelled(images, numbers, split, bits=main, trust=trust)
+        if copies is not None:
+            for way in (near, plain[main], trusting):
+                yield own_look(way, numbers, split, copies=copies[0], originals=copies[1])
         if details:
             yield from half_fitted((near, plain[main]), numbers, split)
             yield from grown((plain[main], trusting), numbers, split)
@@ -271,6 +276,26 @@ def wrong_labels(
         yield find(labels, among, gallery=flipped, queries=queries)
         own, itself = f"wrong labels, {suffix}: these images, by themselves", np.arange(len(labels))
         yield find(itself, own, gallery=gallery, queries=flipped, itself=True)
+
+
+def own_look(
+    way: Way, labels: IntArray, split: KindSplit, *, copies: FloatArray, originals: IntArray
+) -> KindScore:
+    """Let changed copies (n, E) of gallery images of new kinds look for their originals (n,) rows.
+
+    The copies lie in the space of the way's embeddings. Only the original is right: R@10 says how
+    often it is among the first ten.
+    """
+    gallery, count = split.rows(new=True, query=False), len(labels)
+    everything = replace(way, embeddings=np.concatenate([way.embeddings, copies]))
+    return search(
+        everything,
+        np.concatenate([np.arange(count), originals]),
+        "own look",
+        gallery=gallery,
+        queries=np.arange(count, count + len(copies)),
+        names=[*names_of(labels), *[None] * len(copies)],
+    )
 
 
 def flip_labels(
