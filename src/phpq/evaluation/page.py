@@ -255,7 +255,7 @@ def _new_kinds(unseen: UnseenScores | None) -> list[Section]:
         ),
         kinds_table(
             others,
-            caption="In use: copies that are cropped by a tenth and compressed again look for their "
+            caption="In use: copies, cropped by a tenth and compressed again, look for their "
             "originals (own look); growth, rows without label, and a tenth of the labels wrong.",
         ),
     ]
