@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from phpq.codes import Codebooks, FloatArray
 from phpq.config import DataConfig
 from phpq.gallery import GalleryStore, Record
-from phpq.gallery.folder import new_manifest
+from phpq.gallery.folder import Space, new_manifest, new_own_manifest
 
 if TYPE_CHECKING:
     from phpq.model import Model
@@ -31,6 +31,15 @@ def make_codebooks() -> Codebooks:
 def make_store(folder: Path, *, keep_embeddings: bool = False) -> GalleryStore:
     """Make an empty gallery without a model."""
     manifest = new_manifest(make_codebooks(), "made-up", keep_embeddings=keep_embeddings)
+    return GalleryStore.create(folder, manifest)
+
+
+GENERAL_DIM = 12  # of embeddings that galleries with their own codebooks hold
+
+
+def make_own_store(folder: Path, *, bits: int = 16, keep_embeddings: bool = True) -> GalleryStore:
+    """Make an empty gallery that will own its codebooks, without a model."""
+    manifest = new_own_manifest(GENERAL_DIM, "made-up", bits=bits, keep_embeddings=keep_embeddings)
     return GalleryStore.create(folder, manifest)
 
 
@@ -61,6 +70,14 @@ def plain_scan(
     return [(name, -score) for score, _, name in sorted(scored)[:top_k]]
 
 
+def general_embedding(colours: NDArray[np.uint8]) -> FloatArray:
+    """Return (n, GENERAL_DIM) for (n, 3) colours: near ones have near embeddings."""
+    generator = np.random.default_rng(1)
+    mix, shift = generator.normal(size=(3, GENERAL_DIM)), generator.normal(size=GENERAL_DIM)
+    waves = (colours[:, :, None] / 60 * mix[None]).sum(axis=1) + 3 * shift
+    return np.cos(waves).astype(np.float32)
+
+
 class FakeModel:
     """Codes from pixels: the three colours of the first pixel name the codewords."""
 
@@ -75,7 +92,11 @@ class FakeModel:
         """Itself, as what uses a model takes it."""
         return cast("Model", self)
 
-    def embed_pixels(self, pixels: NDArray[np.uint8], *, batch_size: int = 64) -> FloatArray:
+    def embed_pixels(
+        self, pixels: NDArray[np.uint8], *, batch_size: int = 64, space: Space = "learned"
+    ) -> FloatArray:
         assert len(pixels) <= batch_size
         self.batches.append(len(pixels))
+        if space == "general":
+            return general_embedding(pixels[:, :, 0, 0])
         return self.codebooks.decode(np.ascontiguousarray(pixels[:, :, 0, 0] // 64))

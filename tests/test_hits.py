@@ -6,6 +6,7 @@ import datetime
 import json
 import subprocess
 import sys
+from dataclasses import replace
 
 import pytest
 
@@ -53,7 +54,17 @@ def test_the_verdict(labels: tuple[str | None, ...], expected: Verdict | None) -
     answer = found(*labels)
     assert answer.verdict == expected
     told = answer.to_dict()["verdict"]
-    assert told == (expected and {"label": expected.label, "share": expected.share})
+    shown = {"label": expected.label, "share": expected.share} if expected else {}
+    assert told == (expected and shown | {"runners_up": []})
+
+
+def test_the_verdict_of_a_gallery_that_knows_kinds_is_not_by_hits() -> None:
+    kinds = (("c", 0.5), ("a", 0.25), ("b", 0.125))
+    answer = replace(found("a", "a"), kinds=kinds)
+    assert answer.verdict == Verdict("c", 0.5, kinds[1:])
+    told = answer.to_dict()["verdict"]
+    assert told == {"label": "c", "share": 0.5, "runners_up": [["a", 0.25], ["b", 0.125]]}
+    assert replace(answer, kinds=()).verdict is None
 
 
 def test_hits_and_a_client_need_no_numpy() -> None:

@@ -55,7 +55,7 @@ class SearchOptions(TypedDict, total=False):
     rerank: int
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Answer(Found):
     """What a search found; see `Found`."""
 
@@ -303,10 +303,13 @@ def _file(image: Picture) -> tuple[str, bytes]:
 
 
 def _answer(content: Mapping[str, Any]) -> Answer:
+    told = content["verdict"]
+    others = told.get("runners_up", ()) if told else ()
     return Answer(
         hits=tuple(Hit(uri=None, **hit) for hit in content["hits"]),
         total=content["total"],
         best=content["best"],
+        kinds=((told["label"], told["share"]), *map(tuple, others)) if told else None,
         code=content["query"]["code"],
         seconds=content["seconds"],
         query=content["query"],

@@ -29,12 +29,24 @@ class Hit:
         return {n: getattr(self, n) for n in names} | {"metadata": plain_values(self.metadata)}
 
 
+SHOWN_KINDS = 5  # of a verdict: the likeliest, and the runners-up
+Kinds = tuple[tuple[str, float], ...]  # labels and how likely each is, the likeliest first
+
+
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """The most common label of some hits, and its share of them."""
+    """What a query shows: the likeliest kind where the gallery knows kinds, and how likely it is.
+
+    Otherwise the most common label of some hits, and its share of them.
+    """
 
     label: str
     share: float
+    runners_up: Kinds = ()  # at most 4 others, the likeliest first; empty where it is by hits
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain data for JSON."""
+        return asdict(self) | {"runners_up": [list(kind) for kind in self.runners_up]}
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,10 +56,16 @@ class Found(Sequence[Hit]):
     hits: tuple[Hit, ...]  # one page of them
     total: int  # images that pass the filter, on all pages
     best: float  # the highest score that any code could reach for this query
+    kinds: Kinds | None = None  # of a gallery that knows kinds; the likeliest among all images
 
     @property
     def verdict(self) -> Verdict | None:
-        """The most common label of these hits, the better placed of equals; None without labels."""
+        """The likeliest kind; without kinds the most common label of these hits.
+
+        Of equally common ones the better placed; None without labels.
+        """
+        if self.kinds is not None:
+            return Verdict(*self.kinds[0], self.kinds[1:]) if self.kinds else None
         labels = [hit.label for hit in self.hits if hit.label is not None]
         if not labels:
             return None
@@ -69,7 +87,7 @@ class Found(Sequence[Hit]):
         return {
             "total": self.total,
             "best": self.best,
-            "verdict": self.verdict and asdict(self.verdict),
+            "verdict": self.verdict and self.verdict.to_dict(),
             "hits": [hit.to_dict() for hit in self.hits],
         }
 

@@ -7,6 +7,7 @@ from pyarrow import parquet
 
 from command_line import phpq, refused
 from made_up_galleries import make_record, make_store
+from own_galleries import add, filled, pictures
 from phpq.cli.gallery import plural, readable_bytes
 from phpq.gallery import GalleryStore, VerifyReport
 
@@ -88,3 +89,32 @@ def test_sizes_and_numbers_as_people_write_them() -> None:
         "70.0 TB",
     ]
     assert [plural(n, "image") for n in (0, 1, 1000)] == ["0 images", "1 image", "1,000 images"]
+
+
+def test_codebooks_of_its_own_are_described_and_fitted_anew(tmp_path: Path) -> None:
+    store = filled(tmp_path / "g", ("red", "green"))
+    outcome = phpq("gallery", "info", tmp_path / "g")
+    assert "its own, fitted to 20 images, 2 kinds, trust 0.7" in outcome.out
+    assert "not due" in outcome.out
+    assert "bytes per image" in outcome.out
+    add(store, pictures(("blue",), 21, seed=1))
+    due = phpq("gallery", "info", tmp_path / "g").out
+    assert "due, it holds 41 images, and its codebooks were fitted to 20" in due
+    assert f"phpq gallery refit {tmp_path / 'g'}" in due.replace("\n", "")
+    outcome = phpq("gallery", "refit", tmp_path / "g", "--trust", "0.5")
+    assert "41 images, 16 bits each" in outcome.out, outcome.err
+    assert phpq("gallery", "refit", tmp_path / "g", "--json").json()["trust"] == 0.5
+    content = phpq("gallery", "info", tmp_path / "g", "--json").json()
+    assert (content["codebooks"], content["fit"]["fitted_rows"]) == ("own", 41)
+    assert content["fit"]["due"] is None
+
+
+def test_labels_are_renamed_and_given(folder: Path) -> None:
+    assert "codebooks of its model" in refused("gallery", "refit", folder)
+    assert phpq("gallery", "rename", folder, "a", "wren", "--json").json() == {"changed": 5}
+    assert phpq("gallery", "relabel", folder, "n1", "wren").out.split()[1:] == ["1", "image"]
+    assert phpq("gallery", "relabel", folder, "n0").out.split()[1:] == ["1", "image"]
+    store = GalleryStore.open(folder)
+    assert (store.count("label = 'wren'"), store.count("label IS NULL")) == (5, 1)
+    assert "has the label 'a'" in refused("gallery", "rename", folder, "a", "x")
+    assert "no image 'who'" in refused("gallery", "relabel", folder, "who", "x")

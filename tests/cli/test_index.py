@@ -129,3 +129,24 @@ def test_ray_takes_an_address_or_none(
     assert asked == [("local", "auto"), ("head:6379", "cpu"), ("local", "auto")]
     monkeypatch.undo()
     assert "not the address of a Ray cluster" in refused(*words, "--ray=birds/")
+
+
+def test_a_gallery_that_owns_its_codebooks(birds: Path, tmp_path: Path) -> None:
+    run, gallery = copy_run(tmp_path / "run"), tmp_path / "g"
+    assert "--bits 32 is for --own-codebooks" in refused(
+        "index", gallery, birds, "--model", run, "--bits", "32"
+    )
+    outcome = phpq("index", gallery, birds, "--model", run, "--own-codebooks", "--bits", "16")
+    assert "16 bits each" in outcome.out, outcome.err
+    assert phpq("index", gallery, birds, "--json").json()["unchanged"] == 16
+    assert "phpq gallery refit" in refused("index", gallery, birds, "--bits", "8")
+    assert "--no-embeddings" in refused("index", gallery, birds, "--no-embeddings")
+    found = phpq("search", gallery, next(birds.rglob("0*.png")), "--json").json()
+    assert len(found["queries"][0]["verdict"]["runners_up"]) == 3
+    shown = phpq("search", gallery, next(birds.rglob("0*.png")), "--why").out
+    assert "likely; or " in shown
+    told = phpq("gallery", "refit", gallery, "--bits", "8", "--json").json()
+    assert (told["images"], told["bits"], told["from_codes"]) == (16, 8, 0)
+    plain = tmp_path / "plain"
+    phpq("index", plain, birds, "--model", run)
+    assert "--own-codebooks" in refused("index", plain, birds, "--own-codebooks")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ from phpq.gallery.folder import (
     MANIFEST,
     damage_named,
     new_manifest,
+    new_own_manifest,
     newest_seen,
     parse_manifest,
     read_manifest,
@@ -35,10 +37,35 @@ def test_what_is_written_is_read(tmp_path: Path) -> None:
     assert manifest.created.endswith("+00:00")
 
 
+def test_a_gallery_that_owns_its_codebooks_says_so(tmp_path: Path) -> None:
+    plain = new_manifest(make_codebooks(), "abc")
+    assert plain.to_dict()["format_version"] == 1
+    assert not {"codebooks", "space", "trust", "books", "fit"} & set(plain.to_dict())
+    assert plain.lasting() == plain
+    own = replace(new_own_manifest(20, "abc", bits=24), books="x", fit="y", fitted_rows=7)
+    content = own.to_dict()
+    assert parse_manifest(content, tmp_path) == own
+    told = {name: content[name] for name in ("format_version", "codebooks", "space", "bits")}
+    assert told == {"format_version": 2, "codebooks": "own", "space": "general", "bits": 24}
+    longer = replace(own, num_codebooks=8, trust=0.1, books="z", fit="z", fitted_rows=9)
+    assert longer.lasting() == own.lasting() != replace(own, embedding_dim=21).lasting()
+    for change in ({"trust": 2}, {"space": "odd"}, {"codebooks": "model"}, {"books": 1}):
+        with pytest.raises(FormatError, match="do not fit together"):
+            parse_manifest(content | change, tmp_path)
+    with pytest.raises(FormatError, match="is damaged"):
+        parse_manifest({name: content[name] for name in content if name != "fit"}, tmp_path)
+    for bits in (0, 12, 520):
+        with pytest.raises(ConfigError, match="multiple of 8 from 8 to 512"):
+            new_own_manifest(20, "abc", bits=bits)
+    with pytest.raises(ConfigError, match=r"trust=1\.5"):
+        new_own_manifest(20, "abc", trust=1.5)
+
+
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"format_version": 2}, "format version 2; this phpq .* reads 1. Update phpq"),
+        ({"format_version": 3}, "format version 3; this phpq .* reads up to 2. Update phpq"),
+        ({"format_version": 2}, "is damaged"),  # says nothing of codebooks
         ({"format_version": "x"}, "do not fit together"),
         ({"bits": 7}, "do not fit together"),
         ({"codebook_size": 3}, "do not fit together"),

@@ -9,6 +9,7 @@ from PIL import Image
 
 import phpq
 from finished_runs import copy_run
+from phpq.additive import AdditiveCodebooks
 from phpq.codes import normalise_sub_vectors
 from phpq.data import write_plumage
 from phpq.errors import ConfigError, DataError, FormatError, ShapeError, UnknownNameError
@@ -192,3 +193,63 @@ def test_verify_and_export(home: Path) -> None:
     opened = Gallery.open(home / "g")
     assert opened.verify().sound
     assert opened.export(home / "out.parquet") == 32
+
+
+def test_a_gallery_that_owns_its_codebooks(home: Path) -> None:
+    own = Gallery.create(home / "own", home / "run", codebooks="own", bits=16)
+    manifest = own.manifest
+    assert (manifest.bits, manifest.trust, manifest.keep_embeddings) == (16, 0.7, True)
+    assert manifest.embedding_dim == own.model.embedding_dim("general")
+    assert manifest.model_fingerprint == own.model.general_fingerprint()
+    report = own.add(home / "birds")
+    assert (report.added, report.refitted) == (32, False)
+    opened = Gallery.open(home / "own", device="cpu")
+    assert isinstance(opened.codebooks, AdditiveCodebooks)
+    photo = sorted((home / "birds" / "test").rglob("*.png"))[3]
+    hits = opened.search(photo, 5)
+    assert opened.search(opened.embed(photo)[0], 5) == hits
+    assert opened.embed(photo).shape == (1, manifest.embedding_dim)
+    assert hits.verdict is not None
+    assert len(hits.verdict.runners_up) == 3
+    assert opened.search_id(hits[0].id, 3, rerank=5)[0].id != hits[0].id
+    assert opened.verify().sound
+    assert opened.made_by(home / "run")
+    with pytest.raises(ConfigError, match=r"owns its codebooks.*IndexPQ"):
+        opened.to_faiss()
+    info = opened.info()
+    assert (info["codebooks"], info["format_version"]) == ("own", 2)
+    assert info["bytes_per_image"] > info["bits"] / 8
+    assert info["fit"]["due"] is None
+
+
+def test_it_is_fitted_anew_when_it_has_doubled(home: Path) -> None:
+    files = sorted((home / "birds").rglob("*.png"))
+    own = Gallery.create(home / "own", home / "run", codebooks="own", bits=8)
+    rows = [
+        {"path": file, "id": f"n{number}", "label": file.parent.name}
+        for number, file in enumerate(files)
+    ]
+    assert not own.add(rows[:8]).refitted
+    first = own.manifest.fit
+    assert not own.add(rows[8:16]).refitted
+    assert own.manifest.fit == first
+    assert own.add(rows[16:]).refitted
+    assert (own.manifest.fitted_rows, own.manifest.fit != first) == (len(files), True)
+    assert own.refit(trust=0.2, bits=16).trust == 0.2
+    assert own.manifest.bits == 16
+    label = own.get("n0").label
+    assert label is not None
+    assert own.rename_labels({label: "other"}) > 0
+    assert own.get("n0").label == "other"
+    assert own.relabel("n0", "mine") == 1
+    assert own.search(files[0], 1, where="label = 'mine'")[0].id == "n0"
+
+
+def test_own_codebooks_that_cannot_be_are_refused(home: Path) -> None:
+    with pytest.raises(ConfigError, match="codebooks='mine'"):
+        Gallery.create(home / "x", home / "run", codebooks="mine")  # type: ignore[arg-type]
+    with pytest.raises(ConfigError, match="multiple of 8"):
+        Gallery.create(home / "x", home / "run", codebooks="own", bits=12)
+    with pytest.raises(ConfigError, match="codebooks of its model"):
+        Gallery.open(home / "g").refit()
+    assert not (home / "x").exists()

@@ -17,6 +17,7 @@ from phpq.data.places import Origin, RemoteFile, content_hash
 from phpq.errors import BadImageError, DataError
 from phpq.gallery import AddReport, GalleryStore, ingest
 from phpq.gallery._part import batches
+from phpq.gallery.folder import Space
 from phpq.gallery.ingest import Encoded, Ingest, encode_again, encode_items
 from phpq.gallery.records import Record
 from phpq.gallery.sources import Item, Source
@@ -97,8 +98,10 @@ class Watched:
         *,
         batch_size: int = 64,
         keep_embeddings: bool = False,
+        space: Space = "learned",
     ) -> Generator[list[Encoded], None, None]:
         settings: Any = {"batch_size": batch_size, "keep_embeddings": keep_embeddings}
+        settings["space"] = space
         for batch in encode_items(items, model, **settings):
             self.encoded += len(batch)
             yield batch
@@ -339,8 +342,10 @@ def test_a_stored_image_is_encoded_again_from_its_file(tmp_path: Path) -> None:
     gone = replace(lost, uri=str(tmp_path / "none.png"))
     changed = replace(lost, sha256=bytes(32))
     nowhere = replace(lost, uri=None)
-    model = FakeModel().model
-    again, *others = (encode_again(model, record) for record in (lost, gone, changed, nowhere))
+    model, store = FakeModel().model, make_store(tmp_path / "g")
+    again, *others = (
+        encode_again(model, record, store) for record in (lost, gone, changed, nowhere)
+    )
     assert again is not None
     assert again.code.tolist() == [0, 1, 2]
     assert again.embedding is not None

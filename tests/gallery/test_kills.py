@@ -7,24 +7,38 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-SCRIPT = Path(__file__).parents[2] / "benchmarks" / "kill_gallery.py"
+BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
+pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
 
 
-@pytest.mark.slow
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
-def test_a_gallery_survives_fifty_kills() -> None:
+def run(script: str, kills: int) -> dict[str, Any]:
     done = subprocess.run(
-        [sys.executable, str(SCRIPT), "--kills", "54", "--json"],
+        [sys.executable, str(BENCHMARKS / script), "--kills", str(kills), "--json"],
         check=False,
         capture_output=True,
         text=True,
         timeout=300,
     )
     assert done.returncode == 0, done.stderr
-    result = json.loads(done.stdout)
+    result: dict[str, Any] = json.loads(done.stdout)
+    return result
+
+
+@pytest.mark.slow
+def test_a_gallery_survives_fifty_kills() -> None:
+    result = run("kill_gallery.py", 54)
     assert result["kills"] == 54
     assert result["inside_a_change"] >= 50
     assert {"add", "bulk", "delete", "compact"} <= {row["change"] for row in result["rows"]}
+
+
+@pytest.mark.parametrize("kills", [4, pytest.param(50, marks=pytest.mark.slow)])
+def test_a_killed_refit_leaves_the_old_codes_or_the_new_ones(kills: int) -> None:
+    result = run("kill_refit.py", kills)
+    assert result["kills"] == kills
+    assert result["inside_a_refit"] > kills / 2
+    assert result["readers_checked"] > 0

@@ -18,9 +18,12 @@ from made_up_galleries import (
     make_store,
     plain_scan,
 )
-from phpq.codes import QueryNorm
+from own_galleries import KINDS, add, filled, pictures, query_for, view_of
+from phpq.codes import QueryNorm, score_codes
 from phpq.errors import ConfigError, UnknownNameError
 from phpq.gallery import Gallery, GalleryStore, Record
+from phpq.gallery._part import batches, find_part
+from phpq.gallery.shards import LocalShards
 from phpq.gallery.view import GalleryView, Page, rerank_rows
 from served_galleries import ids, shared_gallery
 
@@ -189,3 +192,61 @@ def test_reranking_equals_a_plain_loop(norm: QueryNorm) -> None:
 def test_nothing_to_rerank() -> None:
     order, scores = rerank_rows(make_queries(1)[0], [], make_codebooks(), norm="unit")
     assert len(order) == len(scores) == 0
+
+
+def test_a_gallery_with_its_own_codebooks_is_searched_with_them(tmp_path: Path) -> None:
+    store = filled(tmp_path / "g")
+    view, books = view_of(store), store.own_codebooks()
+    asked = np.concatenate([query_for(kind) for kind in KINDS])
+    scores = score_codes(books.lookup_tables(asked), find_part(store).codes())
+    names = [name for table in batches(store) for name in table["id"].to_pylist()]
+    for number, found in enumerate(view.search_many(asked, Page(top_k=40))):
+        order = np.argsort(-scores[number], kind="stable")
+        assert [hit.id for hit in found] == [names[place] for place in order]
+        assert found.best == books.best(books.lookup_tables(asked))[number]
+    # By floats: the order of the inner products of projected embeddings.
+    reranked = view.search(asked[0], Page(top_k=5, rerank=40))
+    rows = books.vectors(
+        np.stack([r.embedding for r in store.find(names).values()]).astype(np.float32)
+    )
+    products = dict(zip(store.find(names), rows @ books.vectors(asked[:1])[0], strict=True))
+    assert [hit.id for hit in reranked] == sorted(products, key=lambda name: -products[name])[:5]
+    assert reranked.best == pytest.approx(1, abs=1e-6)
+
+
+def test_the_verdict_is_the_likeliest_kind_among_what_passes_the_filter(tmp_path: Path) -> None:
+    store = filled(tmp_path / "g", tuple(KINDS))
+    add(store, [row | {"year": 2000} for row in pictures(("red", "blue"), 2, seed=5)])
+    opened = GalleryStore.open(store.folder)
+    books, asked = store.own_codebooks(), query_for("green")
+    likely = dict(zip(books.class_names, books.likely(asked)[0].tolist(), strict=True))
+    assert max(likely, key=likely.__getitem__) == "green"
+    for shards in (1, 3):
+        view = GalleryView(opened, make_codebooks(), LocalShards(shards))
+        verdict = view.search(asked[0], Page(top_k=1)).verdict
+        assert verdict is not None
+        told = dict([(verdict.label, verdict.share), *verdict.runners_up])
+        assert told == pytest.approx(likely, rel=1e-5)
+        assert list(told) == sorted(told, key=lambda name: -told[name])
+        some = {name: likely[name] for name in ("red", "blue")}
+        for page in (Page(where="year = 2000"), Page(labels=("red", "blue"))):
+            verdict = view.search(asked[0], page).verdict
+            assert verdict is not None
+            told = dict([(verdict.label, verdict.share), *verdict.runners_up])
+            assert told == pytest.approx(
+                {name: share / sum(some.values()) for name, share in some.items()}, rel=1e-5
+            )
+        assert view.search(asked[0], Page(where="year = 1")).verdict is None
+    # A class whose images are all gone is no kind of the gallery any more.
+    store.delete(where="label = 'green'")
+    verdict = view_of(store).search(asked[0], Page()).verdict
+    assert verdict is not None
+    assert "green" not in dict([(verdict.label, verdict.share), *verdict.runners_up])
+
+
+def test_without_kinds_the_verdict_is_by_hits(tmp_path: Path) -> None:
+    store = filled(tmp_path / "g", ("red",))
+    store.delete(where="label IS NOT NULL")
+    add(store, pictures(("red", "blue"), 4, labelled=False))
+    found = view_of(store).search(query_for("red")[0], Page())
+    assert (found.kinds, found.verdict) == (None, None)

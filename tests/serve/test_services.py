@@ -12,7 +12,9 @@ import pytest
 from PIL import Image
 from prometheus_client.parser import text_string_to_metric_families
 
+from finished_runs import copy_run
 from made_up_galleries import make_codebooks, make_record, make_store
+from phpq.data import write_plumage
 from phpq.errors import BadImageError
 from phpq.gallery import Gallery, GalleryStore
 from phpq.gallery.views import Views
@@ -20,12 +22,15 @@ from phpq.serve._refusals import Refused
 from phpq.serve.services import Follower, Metrics, Services
 from phpq.serve.settings import ServerSettings
 from served_galleries import (
+    TOKEN,
     new_photo,
     photo,
     reading_generations,
+    served,
     shared_gallery,
     wait_until_served,
 )
+from tiny_runs import tiny_birds
 
 
 @pytest.fixture
@@ -151,3 +156,49 @@ def test_two_servers_do_not_share_their_counts() -> None:
     first, second = Metrics(), Metrics()
     first.loaded(1, 1)
     assert values(second)["phpq_images", ""] == 0
+
+
+def test_a_gallery_that_owns_its_codebooks_is_served(tmp_path: Path) -> None:
+    birds = write_plumage(tmp_path / "birds", tiny_birds(3, 1))
+    run = copy_run(tmp_path / "run", evaluated=False)
+    gallery = Gallery.create(tmp_path / "g", run, codebooks="own", bits=16)
+    gallery.add(birds)
+    file = sorted(birds.rglob("*.png"))[0]
+    with served(tmp_path / "g", writable=True, token=TOKEN, reload_seconds=0.02) as client:
+        info = client.get("/api/v1/info").json()
+        assert (info["codebooks"], info["bits"]) == ("own", 16)
+        ours = gallery.search(file, 5)
+        answer = client.post("/api/v1/search", files={"image": file.read_bytes()}).json()
+        assert [hit["id"] for hit in answer["hits"][:5]] == [hit.id for hit in ours]
+        assert ours.verdict is not None
+        assert answer["verdict"]["label"] == ours.verdict.label
+        assert [label for label, _ in answer["verdict"]["runners_up"]] == [
+            label for label, _ in ours.verdict.runners_up
+        ]
+        hit = ours[0].id
+        reason = client.get("/api/v1/explain", params={"hit_id": hit, "query_id": ours[1].id})
+        told = reason.json()
+        assert (len(told["shares"]), told["hit"]["heatmap"]) == (2, None)
+        assert told["note"].count("owns its codebooks") == 1
+        sent = client.post(
+            "/api/v1/explain", files={"image": file.read_bytes()}, data={"hit_id": hit}
+        )
+        assert sent.json()["query"]["heatmap"] is None
+        assert len(client.get("/api/v1/map").json()["points"]) == 16
+        # Five images of a kind that it never saw are named at once.
+        head = {"Authorization": f"Bearer {TOKEN}"}
+        for seed in range(5):
+            form = {"id": f"new{seed}", "label": "noise"}
+            files = {"image": new_photo(seed)}
+            assert client.post(
+                "/api/v1/items", files=files, data=form, headers=head
+            ).status_code in (200, 201)
+        verdict = client.post("/api/v1/search", files={"image": new_photo(9)}).json()["verdict"]
+        assert verdict["label"] == "noise"
+        # A refit elsewhere is followed, codes and codebooks together.
+        Gallery.open(tmp_path / "g", device="cpu").refit(bits=24)
+        while client.get("/api/v1/info").json()["bits"] != 24:
+            time.sleep(0.01)
+        answer = client.post("/api/v1/search", files={"image": file.read_bytes()}).json()
+        assert len(answer["query"]["code"]) == 6
+        assert answer["hits"][0]["label"] == file.parent.name

@@ -1,18 +1,24 @@
-"""`phpq gallery`: look at a gallery and look after it. None of these needs torch but a repair."""
+"""`phpq gallery`: look at a gallery and look after it.
+
+None of these needs torch but a repair, and a refit without kept embeddings.
+"""
 
 from __future__ import annotations
 
 import shlex
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from phpq.cli._console import AsJson, messages, print_result
+from phpq.cli._console import AsJson, Device, messages, print_result, progress_bars
 from phpq.errors import ConfigError
 
+if TYPE_CHECKING:
+    from phpq.model import Model
+
 gallery = typer.Typer(
-    help="Look at a gallery, delete from it, compact, verify or export it.",
+    help="Look at a gallery, change its labels, refit, compact, verify or export it.",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
@@ -41,7 +47,95 @@ def info(folder: Folder, as_json: AsJson = False) -> None:
         ("created", f"{content['created']}, version {content['version']:,} now"),
         ("model", content["model_fingerprint"][:16]),
     ]
+    if content["codebooks"] == "own":
+        rows[4:4] = _own_rows(content, folder)
     print_result(content, rows, as_json=as_json)
+
+
+def _own_rows(content: dict[str, Any], folder: Path) -> list[tuple[str, str]]:
+    """Tell what codebooks of a gallery's own were fitted to, and whether they still fit."""
+    fit = content["fit"]
+    if not fit["fitted_rows"]:
+        return [("codebooks", "its own, fitted when the first images are added")]
+    known = f"{plural(fit['classes'], 'kind')}, trust {content['trust']:g}"
+    told = f"its own, fitted to {plural(fit['fitted_rows'], 'image')}, {known}"
+    rows = [("codebooks", told)]
+    if content["bytes_per_image"] is not None:
+        each = f"{content['bytes_per_image']:.1f} bytes per image"
+        rows.append(("cost", f"{each}, with {readable_bytes(content['codebook_bytes'])} for all"))
+    now = fit["distortion"]
+    measured = "not known without embeddings" if now is None else f"{now:.4f} now"
+    rows.append(("distortion", f"{fit['distortion_at_fit']:.4f} at the fit, {measured}"))
+    command = f"phpq gallery refit {shlex.quote(str(folder))}"
+    due = f"due, {fit['due']}: {command}" if fit["due"] else "not due"
+    return [*rows, ("refit", due)]
+
+
+@gallery.command()
+def refit(
+    folder: Folder,
+    trust: Annotated[
+        float | None, typer.Option(min=0, max=1, help="How far labels are trusted, 0 to 1.")
+    ] = None,
+    bits: Annotated[int | None, typer.Option(help="Of a code, a multiple of 8.")] = None,
+    device: Device = "auto",
+    as_json: AsJson = False,
+) -> None:
+    """Fit a gallery's own codebooks to what it holds now, and encode all images anew.
+
+    From kept embeddings, or else from the images. The old version is served until the new one is
+    whole. A refit that was interrupted goes on where it stopped when it is run again.
+    """
+    from phpq.gallery.of_run import load_model
+    from phpq.gallery.refit import refit as fit_again
+    from phpq.gallery.store import GalleryStore
+
+    def load() -> Model:
+        return load_model(folder, device)
+
+    store = GalleryStore.open(folder)
+    with progress_bars() as progress:
+        report = fit_again(store, load, trust=trust, bits=bits, progress=progress)
+    rows = [
+        ("refitted", f"{plural(report.images, 'image')}, {report.bits} bits each"),
+        ("distortion", f"{report.distortion:.4f}, labels trusted {report.trust:g}"),
+    ]
+    if report.from_codes:
+        gone = f"{plural(report.from_codes, 'image')}, whose files are gone or have changed"
+        rows.append(("from codes", gone))
+    print_result(report.to_dict(), rows, as_json=as_json)
+
+
+@gallery.command()
+def rename(
+    folder: Folder,
+    old: Annotated[str, typer.Argument(metavar="OLD", help="A label.")],
+    new: Annotated[str, typer.Argument(metavar="NEW", help="Its new name.")],
+    as_json: AsJson = False,
+) -> None:
+    """Rename a label, or merge it with another that has the new name. No image is read."""
+    from phpq.gallery.labels import rename_labels
+    from phpq.gallery.store import GalleryStore
+
+    changed = rename_labels(GalleryStore.open(folder), {old: new})
+    print_result({"changed": changed}, [("renamed", plural(changed, "image"))], as_json=as_json)
+
+
+@gallery.command()
+def relabel(
+    folder: Folder,
+    id: Annotated[str, typer.Argument(metavar="ID", help="An image of the gallery.")],
+    label: Annotated[
+        str | None, typer.Argument(metavar="[LABEL]", help="None takes its label away.")
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Give an image another label, or none."""
+    from phpq.gallery.labels import relabel as change_label
+    from phpq.gallery.store import GalleryStore
+
+    changed = change_label(GalleryStore.open(folder), [id], label)
+    print_result({"changed": changed}, [("relabelled", plural(changed, "image"))], as_json=as_json)
 
 
 @gallery.command()

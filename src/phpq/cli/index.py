@@ -6,7 +6,7 @@ import shlex
 import time
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, NamedTuple
 
 import typer
 
@@ -33,9 +33,26 @@ def index(
         str | None,
         typer.Option(metavar="RUN", help="The run whose model encodes; needed for a new gallery."),
     ] = None,
-    keep_embeddings: Annotated[
-        bool, typer.Option("--keep-embeddings", help="Keep float16 embeddings, for --rerank.")
+    own_codebooks: Annotated[
+        bool,
+        typer.Option(
+            "--own-codebooks",
+            help="A new gallery fits codebooks of its own to its images and labels: for kinds of "
+            "things that the model never saw.",
+        ),
     ] = False,
+    bits: Annotated[
+        int | None, typer.Option(help="Of a code, with --own-codebooks; 64 by default.")
+    ] = None,
+    keep_embeddings: Annotated[
+        bool | None,
+        typer.Option(
+            "--keep-embeddings/--no-embeddings",
+            help="Keep float16 embeddings, for --rerank and refits; by default with "
+            "--own-codebooks.",
+            show_default=False,
+        ),
+    ] = None,
     prune: Annotated[
         bool, typer.Option("--prune", help="Delete images whose files are gone from the folder.")
     ] = False,
@@ -63,7 +80,8 @@ def index(
     start = time.monotonic()
     # The GPUs are for the actors.
     here = device if ray is None else "cpu"
-    opened = _open(gallery, source, model, keep_embeddings=keep_embeddings, device=here)
+    new = NewGallery(own_codebooks, bits, keep_embeddings)
+    opened = _open(gallery, source, model, new, device=here)
     cluster: AbstractContextManager[Engine | None] = nullcontext()
     if ray is not None:
         from phpq.cluster.encoding import ray_engine
@@ -85,20 +103,22 @@ def index(
     print_result({"gallery": str(gallery)} | content, rows, as_json=as_json)
 
 
-def _open(
-    folder: Path, source: str, model: str | None, *, keep_embeddings: bool, device: str
-) -> Gallery:
+class NewGallery(NamedTuple):
+    """What was asked of a gallery; one that is there already must be like that."""
+
+    own_codebooks: bool
+    bits: int | None
+    keep_embeddings: bool | None
+
+
+def _open(folder: Path, source: str, model: str | None, new: NewGallery, *, device: str) -> Gallery:
     from phpq.gallery import Gallery
     from phpq.gallery.sources import first_item
 
     first_item(source)  # a source that is not there leaves no empty gallery behind
     if is_gallery(folder):
         opened = Gallery.open(folder, device=device)
-        if keep_embeddings and not opened.info()["embeddings"]:
-            raise ConfigError(
-                f"--keep-embeddings is for a new gallery; {str(folder)!r} was made without. Index "
-                "into another folder."
-            )
+        _check_like(opened, new)
         if model is not None and not opened.made_by(model):
             raise ConfigError(
                 f"The gallery {str(folder)!r} holds codes of another model than {model!r}. Leave "
@@ -110,9 +130,39 @@ def _open(
             f"There is no gallery {str(folder)!r} yet. Say which model makes it: "
             f"phpq index {shlex.quote(str(folder))} {shlex.quote(source)} --model RUN"
         )
+    if new.bits is not None and not new.own_codebooks:
+        raise ConfigError(
+            f"--bits {new.bits} is for --own-codebooks; without, codes are as long as the model "
+            "makes them."
+        )
     from phpq.model import load
 
-    return Gallery.create(folder, load(model, device=device), keep_embeddings=keep_embeddings)
+    return Gallery.create(
+        folder,
+        load(model, device=device),
+        codebooks="own" if new.own_codebooks else "model",
+        bits=new.bits or 64,
+        keep_embeddings=new.keep_embeddings,
+    )
+
+
+def _check_like(gallery: Gallery, new: NewGallery) -> None:
+    """Raise a `ConfigError` if a gallery is not what was asked for."""
+    manifest = gallery.manifest
+    asked = (
+        ("--keep-embeddings", new.keep_embeddings is True, manifest.keep_embeddings),
+        ("--no-embeddings", new.keep_embeddings is False, not manifest.keep_embeddings),
+        ("--own-codebooks", new.own_codebooks, manifest.owns_codebooks),
+        (f"--bits {new.bits}", new.bits is not None, new.bits == manifest.bits),
+    )
+    for option, given, fulfilled in asked:
+        if given and not fulfilled:
+            hint = "Index into another folder."
+            if option.startswith("--bits") and manifest.owns_codebooks:
+                hint = f"Change it with: phpq gallery refit {gallery.path} {option}"
+            raise ConfigError(
+                f"{option} is for a new gallery; {str(gallery.path)!r} was made otherwise. {hint}"
+            )
 
 
 def _rows(
@@ -128,8 +178,10 @@ def _rows(
     shown = [f"{count:,} {name}" for count, name in changes if count]
     info = gallery.info()
     size = f"{info['bits']} bits each: {readable_bytes(info['code_bytes'])} of codes"
+    fitted = [("codebooks", "fitted anew to what the gallery holds")] if report.refitted else []
     return [
         ("indexed", f"{', '.join(shown) or 'nothing'}, in {seconds:.1f} s"),
         ("gallery", f"{info['images']:,} images, {info['labels']:,} labels, {size}"),
+        *fitted,
         ("next", f"phpq search {shlex.quote(str(gallery.path))} PHOTO"),
     ]

@@ -52,7 +52,7 @@ def search(
             "codebook has a share in. Use one of them."
         )
     gallery = Gallery.open(target, device=device)
-    queries = gallery.model.embed(list(images))
+    queries = gallery.embed(list(images))
     answers = gallery.search_many(queries, top_k, where=where, rerank=rerank, offset=offset)
     reasons = _shares(gallery, queries, answers) if why else [None] * len(answers)
     asked = list(zip(images, answers, reasons, strict=True))
@@ -70,7 +70,7 @@ def _shares(
     """Return the shares of the codebooks in the score of every hit of every query."""
     from phpq.explain import codebook_shares
 
-    books, norm = gallery.model.codebooks, gallery.model.query_norm
+    books, norm = gallery.codebooks, gallery.model.query_norm
     return [
         [
             codebook_shares(books, query, gallery.get(hit.id).code, query_norm=norm).tolist()
@@ -88,9 +88,18 @@ def _print_hits(image: Path, found: Found, shares: list[Shares] | None) -> None:
     # Not as the title of the table: that would be wrapped to its width.
     console.print(str(image), style="bold", soft_wrap=True)
     console.print(_hit_table(found, shares))
+    console.print(f"{_told(found)}\n", style="bold")
+
+
+def _told(found: Found) -> str:
+    """Say what the query shows."""
     verdict = found.verdict
-    told = f"{verdict.label}, with {verdict.share:.0%} of the hits" if verdict else _NO_LABEL
-    console.print(f"{told}\n", style="bold")
+    if verdict is None:
+        return _NO_LABEL
+    if found.kinds is None:
+        return f"{verdict.label}, with {verdict.share:.0%} of the hits"
+    others = ", ".join(f"{label} {share:.0%}" for label, share in verdict.runners_up)
+    return f"{verdict.label}, {verdict.share:.0%} likely" + (f"; or {others}" if others else "")
 
 
 def _found_dict(found: Found, shares: list[Shares] | None) -> dict[str, Any]:

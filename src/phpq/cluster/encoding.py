@@ -29,6 +29,7 @@ import numpy as np
 from phpq.cluster.connection import LOCAL, connected, first_line
 from phpq.data.places import is_uri
 from phpq.errors import ConfigError, PhpqError
+from phpq.gallery.folder import Space
 from phpq.gallery.ingest import Encoded, encode_items
 from phpq.gallery.of_run import MODEL
 from phpq.gallery.sources import Item
@@ -94,12 +95,13 @@ class RayEngine:
         *,
         batch_size: int = 64,
         keep_embeddings: bool = False,
+        space: Space = "learned",
     ) -> Generator[list[Encoded], None, None]:
         """Do as `phpq.gallery.ingest.encode_items`; the actors load the gallery's own model."""
         del model
         actors = self._fit()
         device = "cuda" if actors.gpus else "cpu"
-        work = Work(str(self._folder), batch_size, keep_embeddings, device, actors.cpus)
+        work = Work(str(self._folder), batch_size, keep_embeddings, device, actors.cpus, space)
         images = map(_anywhere, items)
         while stretches := self._put(images, batch_size, few=4 * actors.count):
             yield from self._encode(stretches, work)
@@ -253,6 +255,7 @@ class Work:
     keep_embeddings: bool
     device: str  # as `phpq.load` takes it
     threads: int  # that decode, and compute on a CPU
+    space: Space = "learned"  # of the embeddings
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -284,6 +287,7 @@ class EncodingActor:
                 self._model,
                 batch_size=work.batch_size,
                 keep_embeddings=work.keep_embeddings,
+                space=work.space,
                 workers=work.threads,
             )
             # Without pixels: they were looked at, and the way back is long.

@@ -108,10 +108,9 @@ def find_part(store: GalleryStore, number: int = 0, parts: int = 1) -> StoredPar
     return StoredPart(store, first, total, rows, offsets, holding)
 
 
-def batches(store: GalleryStore) -> Iterator[Any]:
-    """Yield all columns but `row` and `check` as Arrow tables, in the order of insertion."""
-    names = store.dataset.schema.names
-    columns = [name for name in names if name not in ("row", "check")]
+def batches(store: GalleryStore, *, without: tuple[str, ...] = ("row", "check")) -> Iterator[Any]:
+    """Yield all columns but some as Arrow tables, in the order of insertion."""
+    columns = [name for name in store.dataset.schema.names if name not in without]
     with damage_named(store.folder):
         rows, offsets = _rows(store, 0, len(store))
         for start in range(0, len(rows), _TABLE_ROWS):

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from phpq.additive import AdditiveCodebooks
 from phpq.codes import Codebooks, group_codes
 from phpq.errors import ConfigError
 from phpq.files import replacing, write_bytes, write_json
 from phpq.gallery._part import batches, find_part
+from phpq.gallery.refit import describe_fit
 from phpq.gallery.store import GalleryStore
 
 
@@ -33,6 +35,16 @@ def describe_store(store: GalleryStore) -> dict[str, Any]:
     codes = find_part(store).codes()
     manifest, dataset = store.manifest, store.dataset
     labels = dataset.to_table(columns=["label"]).column("label")
+    own: dict[str, Any] = {}
+    if manifest.owns_codebooks:
+        memory = store.own_codebooks().memory_bytes()
+        own = {
+            "trust": manifest.trust,
+            "codebook_bytes": memory,
+            # With codebooks and classes, which all images share.
+            "bytes_per_image": (codes.nbytes + memory) / len(codes) if len(codes) else None,
+            "fit": asdict(describe_fit(store)),
+        }
     shown = {name: str(dataset.schema.field(name).type) for name in store.metadata_columns}
     return {
         "gallery": str(store.folder),
@@ -50,6 +62,8 @@ def describe_store(store: GalleryStore) -> dict[str, Any]:
         "created": manifest.created,
         "model_fingerprint": manifest.model_fingerprint,
         "format_version": manifest.format_version,
+        "codebooks": manifest.codebooks,
+        **own,
     }
 
 
@@ -79,6 +93,12 @@ def to_faiss(store: GalleryStore, codebooks: Codebooks) -> FaissGallery:
     """Copy the codes into a `faiss.IndexPQ`, in the order of insertion."""
     from phpq.index import to_faiss as copy_codes
 
+    if isinstance(codebooks, AdditiveCodebooks):
+        raise ConfigError(
+            f"The gallery {str(store.folder)!r} owns its codebooks, whose codewords span the whole "
+            "vector; a faiss.IndexPQ has codewords for parts of it. Search the gallery itself, or "
+            "make one with the model's codebooks."
+        )
     ids = tuple(name for table in batches(store) for name in table["id"].to_pylist())
     return FaissGallery(copy_codes(codebooks, find_part(store).codes()), ids)
 

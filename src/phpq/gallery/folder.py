@@ -11,26 +11,30 @@ import json
 import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, fields, replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import pyarrow as pa
 from filelock import FileLock, Timeout
 
 from phpq._version import __version__
 from phpq.codes import Codebooks, QueryNorm
-from phpq.errors import DataError, FormatError, PhpqError
+from phpq.errors import ConfigError, DataError, FormatError, PhpqError
 from phpq.files import read_json
 
 IMAGES = "images.lance"
 MANIFEST = "manifest.json"
 LOCK = "writer.lock"
 FORMAT_VERSION = 1
+OWN_FORMAT_VERSION = 2  # of galleries that own their codebooks
 HINT = "_versions/latest_version_hint.json"
 # What is raised for a damaged or missing file.
 DAMAGE = (ValueError, OSError, pa.ArrowException, RuntimeError, KeyError)
+Space = Literal["learned", "general"]  # the embeddings that a model gives
+# What only a gallery that owns its codebooks says of itself.
+_OWN = ("codebooks", "space", "trust", "books", "fit", "fitted_rows")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,15 +50,37 @@ class Manifest:
     created: str = ""  # time in UTC, ISO 8601
     phpq_version: str = __version__  # that made it
     format_version: int = FORMAT_VERSION  # of the layout on disk
+    codebooks: Literal["model", "own"] = "model"  # whose they are
+    space: Space = "learned"  # the embedding that is coded
+    trust: float = 0.0  # how far labels are trusted, 0 to 1
+    # These three, `num_codebooks` and `trust` may differ from version to version.
+    books: str = ""  # sha256 of the file of its codebooks; empty as long as there are none
+    fit: str = ""  # what it was when they were fitted; codes of one fit mean the same
+    fitted_rows: int = 0  # images of the gallery at that time
+
+    @property
+    def owns_codebooks(self) -> bool:
+        """Whether the gallery has codebooks of its own."""
+        return self.codebooks == "own"
 
     @property
     def bits(self) -> int:
         """Bits of one code: M log2 K."""
         return self.num_codebooks * (self.codebook_size.bit_length() - 1)
 
+    def lasting(self) -> Manifest:
+        """Return what is the same for all versions of a gallery."""
+        if not self.owns_codebooks:
+            return self
+        return replace(self, num_codebooks=1, trust=0.0, books="", fit="", fitted_rows=0)
+
     def to_dict(self) -> dict[str, Any]:
         """Return plain data for JSON."""
-        return asdict(self) | {"bits": self.bits}
+        content = asdict(self) | {"bits": self.bits}
+        if not self.owns_codebooks:
+            for name in _OWN:
+                del content[name]
+        return content
 
 
 def new_manifest(
@@ -74,6 +100,41 @@ def new_manifest(
         keep_embeddings=keep_embeddings,
         created=datetime.now(UTC).isoformat(timespec="seconds"),
     )
+
+
+def new_own_manifest(
+    embedding_dim: int,
+    fingerprint: str,
+    *,
+    bits: int = 64,
+    trust: float = 0.7,
+    keep_embeddings: bool = True,
+) -> Manifest:
+    """Describe a gallery that is made now and will own its codebooks."""
+    check_own(bits, trust)
+    return Manifest(
+        model_fingerprint=fingerprint,
+        num_codebooks=bits // 8,
+        codebook_size=256,
+        embedding_dim=embedding_dim,
+        keep_embeddings=keep_embeddings,
+        created=datetime.now(UTC).isoformat(timespec="seconds"),
+        format_version=OWN_FORMAT_VERSION,
+        codebooks="own",
+        space="general",
+        trust=trust,
+    )
+
+
+def check_own(bits: int, trust: float) -> None:
+    """Raise a `ConfigError` unless a gallery can own codebooks of these settings."""
+    if bits % 8 or not 8 <= bits <= 512:
+        raise ConfigError(
+            f"bits={bits} is not allowed for a gallery's own codebooks; use a multiple of 8 from 8 "
+            "to 512."
+        )
+    if not 0 <= trust <= 1:
+        raise ConfigError(f"trust={trust} is not allowed: it must be in [0, 1].")
 
 
 def repair_command(folder: Path) -> str:
@@ -101,21 +162,27 @@ def read_manifest(folder: Path) -> Manifest:
 def parse_manifest(content: Mapping[str, Any], folder: Path) -> Manifest:
     """Turn plain data into a `Manifest`, checked."""
     version = content.get("format_version")
-    if isinstance(version, int) and version > FORMAT_VERSION:
+    if isinstance(version, int) and version > OWN_FORMAT_VERSION:
         raise FormatError(
             f"The gallery {str(folder)!r} has format version {version!r}; this phpq "
-            f"({__version__}) reads {FORMAT_VERSION}. Update phpq, or index the images again; if "
-            f"the file is damaged: phpq gallery verify --repair {folder}"
+            f"({__version__}) reads up to {OWN_FORMAT_VERSION}. Update phpq, or index the images "
+            f"again; if the file is damaged: phpq gallery verify --repair {folder}"
         )
     try:
-        manifest = Manifest(**{each.name: content[each.name] for each in fields(Manifest)})
+        own = version == OWN_FORMAT_VERSION
+        names = [each.name for each in fields(Manifest) if own or each.name not in _OWN]
+        manifest = Manifest(**{name: content[name] for name in names})
         good = (
-            version == FORMAT_VERSION
+            version in (FORMAT_VERSION, OWN_FORMAT_VERSION)
+            and manifest.owns_codebooks == own
+            and manifest.space in ("learned", "general")
             and isinstance(manifest.model_fingerprint, str)
             and isinstance(manifest.keep_embeddings, bool)
             and manifest.query_norm in ("unit", "raw")
             and manifest.num_codebooks >= 1
-            and manifest.embedding_dim % manifest.num_codebooks == 0
+            and (own or manifest.embedding_dim % manifest.num_codebooks == 0)
+            and 0 <= manifest.trust <= 1
+            and all(isinstance(text, str) for text in (manifest.books, manifest.fit))
             and manifest.codebook_size in {1 << power for power in range(1, 9)}
             and manifest.bits == content["bits"]
         )

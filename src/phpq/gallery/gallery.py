@@ -11,19 +11,29 @@ torch is imported when a model is loaded, not before.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace as with_changes
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 import numpy as np
 from PIL import Image
 
-from phpq.codes import FloatArray, check_embeddings
+from phpq.codes import Codebooks, FloatArray, check_embeddings
 from phpq.errors import ConfigError, DataError, FormatError, ShapeError
 from phpq.gallery.export import FaissGallery, describe_store, export_parquet, to_faiss
-from phpq.gallery.folder import new_manifest
-from phpq.gallery.ingest import AddReport, Engine, Ingest, Progress
-from phpq.gallery.of_run import MODEL, is_run, load_model, model_folder, open_store
+from phpq.gallery.folder import Manifest, new_manifest, new_own_manifest
+from phpq.gallery.ingest import AddReport, Engine, Ingest, Progress, in_space
+from phpq.gallery.labels import relabel, rename_labels
+from phpq.gallery.of_run import (
+    MODEL,
+    fingerprint_of,
+    is_run,
+    load_model,
+    model_folder,
+    open_store,
+)
 from phpq.gallery.records import Record
+from phpq.gallery.refit import RefitReport, outgrown, refit
 from phpq.gallery.repair import VerifyReport, verify_gallery
 from phpq.gallery.sources import Source
 from phpq.gallery.store import GalleryStore
@@ -34,6 +44,7 @@ from phpq.hits import Found
 if TYPE_CHECKING:
     from phpq.model import Model
 
+Images = str | Path | Image.Image | Sequence[str | Path | Image.Image]
 Query = str | Path | Image.Image | FloatArray
 OnBad = Literal["skip", "refuse"]
 T = TypeVar("T")
@@ -50,22 +61,48 @@ class Gallery:
 
     @classmethod
     def create(
-        cls, path: str | Path, model: Model | str | Path, *, keep_embeddings: bool = False
+        cls,
+        path: str | Path,
+        model: Model | str | Path,
+        *,
+        codebooks: Literal["model", "own"] = "model",
+        bits: int = 64,
+        trust: float = 0.7,
+        keep_embeddings: bool | None = None,
     ) -> Gallery:
         """Make an empty gallery in a new or empty folder, with a copy of the model.
 
-        The model may be what `phpq.load` takes. With `keep_embeddings` float16 embeddings are
-        stored too (2 D bytes per image), for re-ranking.
+        Args:
+            path: The folder.
+            model: Also what `phpq.load` takes.
+            codebooks: Those of the model, which know what it has learned; or the gallery's own,
+                fitted to what it holds and to the labels that it has, for kinds of things that the
+                model never saw.
+            bits: Of a code of the gallery's own codebooks; those of the model have theirs.
+            trust: How far the gallery's own codebooks trust labels: 0 not at all, 1 blindly.
+            keep_embeddings: Store float16 embeddings too (2 D bytes per image), for re-ranking and
+                for refits; by default where the gallery owns its codebooks.
         """
         from phpq.model import Model, load
 
+        if codebooks not in ("model", "own"):
+            raise ConfigError(f"codebooks={codebooks!r} is not allowed; use 'model' or 'own'.")
         loaded = model if isinstance(model, Model) else load(model)
-        manifest = new_manifest(
-            loaded.codebooks,
-            loaded.fingerprint(),
-            query_norm=loaded.query_norm,
-            keep_embeddings=keep_embeddings,
-        )
+        if codebooks == "own":
+            manifest = new_own_manifest(
+                loaded.embedding_dim("general"),
+                fingerprint_of(loaded, "general"),
+                bits=bits,
+                trust=trust,
+                keep_embeddings=keep_embeddings is not False,
+            )
+        else:
+            manifest = new_manifest(
+                loaded.codebooks,
+                loaded.fingerprint(),
+                query_norm=loaded.query_norm,
+                keep_embeddings=bool(keep_embeddings),
+            )
         store = GalleryStore.create(
             Path(path), manifest, fill=lambda folder: loaded.save(folder / MODEL)
         )
@@ -89,6 +126,20 @@ class Gallery:
         """What the gallery is called: its folder, or that of its run."""
         home = model_folder(self.path)
         return self.path.name if home.parent == self.path else home.name
+
+    @property
+    def manifest(self) -> Manifest:
+        """What the gallery says of itself, at the version that is read."""
+        return self._store.manifest
+
+    @property
+    def codebooks(self) -> Codebooks:
+        """What its codes are made with: the model's codebooks, or its own."""
+        return self._store.codebooks(self.model.codebooks)
+
+    def embed(self, images: Images) -> FloatArray:
+        """Embed images as the gallery compares them: (N, D) float32."""
+        return self.model.embed(images, **in_space(self.manifest.space))
 
     def __len__(self) -> int:
         return len(self._store)
@@ -137,7 +188,11 @@ class Gallery:
             refuse_clash=not replace,
             engine=engine,
         )
-        return ingest.run(source, progress, metadata=metadata or {}, prefix=prefix)
+        report = ingest.run(source, progress, metadata=metadata or {}, prefix=prefix)
+        if outgrown(self._store):
+            self.refit(progress=progress)
+            report = with_changes(report, refitted=True)
+        return report
 
     def upsert(self, source: Source, **options: Any) -> AddReport:
         """Do as `add`, with its options, and replace images of an id wherever their files are."""
@@ -170,8 +225,8 @@ class Gallery:
     ) -> Found:
         """Find the images that look most like one image.
 
-        The hits are best first, equal scores in order of insertion; their `verdict` is the most
-        common label.
+        The hits are best first, equal scores in order of insertion. The `verdict` is their most
+        common label, or, where the gallery owns its codebooks, the likeliest kind.
 
         Args:
             query: A file, a PIL image, or an embedding (D,).
@@ -186,7 +241,7 @@ class Gallery:
             if len(embeddings) != 1:
                 raise ShapeError(f"query has {len(embeddings)} rows; use search_many for several.")
         else:
-            embeddings = self.model.embed(query)
+            embeddings = self.embed(query)
         page = Page(top_k=top_k, where=where, rerank=rerank, offset=offset)
         return self._read(lambda view: view.search_many(embeddings, page))[0]
 
@@ -200,7 +255,7 @@ class Gallery:
         offset: int = 0,
     ) -> list[Found]:
         """Search for several images at once, or for (Q, D) embeddings; see `search`."""
-        asked = queries if isinstance(queries, np.ndarray) else self.model.embed(queries)
+        asked = queries if isinstance(queries, np.ndarray) else self.embed(queries)
         page = Page(top_k=top_k, where=where, rerank=rerank, offset=offset)
         return self._read(lambda view: view.search_many(asked, page))
 
@@ -241,11 +296,37 @@ class Gallery:
         from phpq.model import Model, load
 
         other = model if isinstance(model, Model) else load(model, device="cpu")
-        return other.fingerprint() == self._store.manifest.model_fingerprint
+        return fingerprint_of(other, self.manifest.space) == self.manifest.model_fingerprint
 
     def refresh(self) -> None:
         """See what other processes have committed since."""
         self._store.refresh()
+
+    def refit(
+        self,
+        *,
+        trust: float | None = None,
+        bits: int | None = None,
+        progress: Progress | None = None,
+    ) -> RefitReport:
+        """Fit the codebooks that the gallery owns to what it holds, and encode all images anew.
+
+        From kept embeddings, or else from the images; where one is gone, from its old code. It is
+        one commit, and readers see the old version until then. A call that was interrupted goes on
+        where it stopped when it is made again. `trust` and `bits` stay unless they are given.
+        """
+        return refit(self._store, lambda: self.model, trust=trust, bits=bits, progress=progress)
+
+    def rename_labels(self, names: Mapping[str, str]) -> int:
+        """Rename labels, as in {old: new}, in one commit; returns how many images this concerns.
+
+        A label that gets the name of another is merged with it. No image is read.
+        """
+        return rename_labels(self._store, names)
+
+    def relabel(self, ids: str | Sequence[str], label: str | None) -> int:
+        """Give images another label, or none; returns how many had another. No image is read."""
+        return relabel(self._store, [ids] if isinstance(ids, str) else ids, label)
 
     def compact(self) -> int:
         """Merge small files and free what deleted and replaced images took; returns the bytes."""
@@ -263,7 +344,7 @@ class Gallery:
 
     def to_faiss(self) -> FaissGallery:
         """Copy the codes into a `faiss.IndexPQ`, with the ids of its rows."""
-        return to_faiss(self._store, self.model.codebooks)
+        return to_faiss(self._store, self.codebooks)
 
     def info(self) -> dict[str, Any]:
         """Return size, bits, columns and disk use, ready for JSON."""

@@ -27,6 +27,8 @@ from phpq.data import SkippedImage, decode_square
 from phpq.data.decode import read_ahead
 from phpq.data.places import RemoteFile, TableCell, content_hash, exists, origin_at
 from phpq.errors import BadImageError, DataError, FormatError
+from phpq.gallery.folder import Space
+from phpq.gallery.owned import code_records
 from phpq.gallery.records import Record, column_name
 from phpq.gallery.sources import Item, Source, count_items, read_items
 from phpq.gallery.store import GalleryStore, write_here
@@ -37,6 +39,7 @@ if TYPE_CHECKING:
 Progress = Callable[[str, int, int], None]  # what is done, images done, images in all
 COMMIT_IMAGES = 2000
 COMMIT_SECONDS = 10.0
+FIT_IMAGES = 20_000  # of a gallery that owns its codebooks: the first commit, which they fit
 _MANY_FILES = 100  # a commit makes a file; more than this are merged at the end
 _WINDOW = 4096  # ids looked up at once
 
@@ -49,6 +52,7 @@ class AddReport:
     unchanged: int = 0  # ids whose content, label and metadata are stored already
     replaced: int = 0  # ids whose content, place, label or metadata is another now
     skipped: tuple[SkippedImage, ...] = ()  # images that cannot be read
+    refitted: bool = False  # whether the gallery's own codebooks were fitted anew at the end
 
     @property
     def seen(self) -> int:
@@ -80,7 +84,13 @@ class Engine(Protocol):
         """Machines or devices at work: commits are that many times as large."""
 
     def encode(
-        self, items: Iterable[Item], model: Model, *, batch_size: int, keep_embeddings: bool
+        self,
+        items: Iterable[Item],
+        model: Model,
+        *,
+        batch_size: int,
+        keep_embeddings: bool,
+        space: Space = "learned",
     ) -> Generator[list[Encoded], None, None]:
         """Do as `encode_items`."""
 
@@ -94,11 +104,13 @@ def encode_items(
     *,
     batch_size: int = 64,
     keep_embeddings: bool = False,
+    space: Space = "learned",
     workers: int = 0,
 ) -> Generator[list[Encoded], None, None]:
     """Encode images, which say what the gallery holds under their ids, in flat memory.
 
-    Yields what became of each batch: `batch_size` images that follow each other in `items`.
+    Yields what became of each batch: `batch_size` images that follow each other in `items`. In the
+    "general" space they are only embedded: codes come when they are written (`code_records`).
     `workers` are the threads that read and decode; 0 is one per core.
     """
     config = model.card.config.data
@@ -106,22 +118,34 @@ def encode_items(
         read_ahead(items, lambda item: _read(item, config), ahead=2 * batch_size, workers=workers)
     ) as images:
         while batch := list(islice(images, batch_size)):
-            yield _finish(batch, model, keep_embeddings)
+            yield _finish(batch, model, keep_embeddings, space)
 
 
-def encode_again(model: Model, record: Record) -> Record | None:
+def in_space(space: Space) -> dict[str, Any]:
+    """Return how a model is asked for embeddings of a space; only some know more than one."""
+    return {} if space == "learned" else {"space": space}
+
+
+def encode_again(model: Model, record: Record, store: GalleryStore) -> Record | None:
     """Encode a stored image from its file; None if that is gone or has changed."""
     if record.uri is None:
         return None
+    space = store.manifest.space
     try:
         sha256, content = content_hash(origin_at(record.uri))
         if sha256 != record.sha256:
             return None
-        embedding = model.embed_pixels(decode_square(content, model.card.config.data)[None])
+        square = decode_square(content, model.card.config.data)
+        embedding = model.embed_pixels(square[None], **in_space(space))
     except BadImageError:
         return None
     kept = None if record.embedding is None else embedding[0].astype(np.float16)
-    return replace(record, code=model.codebooks.encode(embedding)[0], embedding=kept)
+    if store.manifest.owns_codebooks:
+        vector = embedding.astype(np.float16).astype(np.float32)
+        code = store.own_codebooks().encode(vector, [record.label])[0]
+    else:
+        code = model.codebooks.encode(embedding)[0]
+    return replace(record, code=code, embedding=kept)
 
 
 # An image, its hash, and its square, or why it cannot be read, or None if it is stored already.
@@ -140,11 +164,16 @@ def _read(item: Item, config: DataConfig) -> _Read:
         return item, b"", str(error)
 
 
-def _finish(batch: list[_Read], model: Model, keep_embeddings: bool) -> list[Encoded]:
+def _finish(batch: list[_Read], model: Model, keep_embeddings: bool, space: Space) -> list[Encoded]:
     squares = [square for _, _, square in batch if isinstance(square, np.ndarray)]
     if squares:
-        embeddings = model.embed_pixels(np.stack(squares), batch_size=len(squares))
-        encoded = zip(embeddings, model.codebooks.encode(embeddings), strict=True)
+        pixels = np.stack(squares)
+        embeddings = model.embed_pixels(pixels, batch_size=len(squares), **in_space(space))
+        if space == "learned":
+            codes = model.codebooks.encode(embeddings)
+        else:
+            codes, keep_embeddings = np.empty((len(embeddings), 0), np.uint8), True
+        encoded = zip(embeddings, codes, strict=True)
     done: list[Encoded] = []
     for item, sha256, square in batch:
         if isinstance(square, str):
@@ -187,6 +216,7 @@ class Ingest:
         self._before = self.store  # the version that images are compared with
         self._waiting: dict[str, Record] = {}
         self._rewritten: set[str] = set()  # ids of the gallery as it was, written since
+        self._relabelled: dict[str, str | None] = {}  # those with codes of another label, and which
         self._since = time.monotonic()
         self._skipped: list[SkippedImage] = []
         self._counts: Counter[str] = Counter()
@@ -207,11 +237,14 @@ class Ingest:
         total = (count_items(source) or 0) if progress else 0
         self.store.refresh()
         self._before = GalleryStore.open(self.store.folder)
+        if self._before.manifest.owns_codebooks:
+            self._before.own_codebooks()  # read now: another process may compact the gallery
         batches = (self.engine.encode if self.engine else encode_items)(
             self._items(source, metadata, prefix),
             self.model,
             batch_size=self.batch_size,
             keep_embeddings=self.store.manifest.keep_embeddings,
+            space=self.store.manifest.space,
         )
         seen = 0
         try:
@@ -244,8 +277,15 @@ class Ingest:
             return self._before.find(ids)
         except FormatError:
             # Another process may have compacted the gallery and removed the version we read.
-            self._before = GalleryStore.open(self.store.folder)
-            return self._before.find(ids)
+            newer = GalleryStore.open(self.store.folder)
+            if newer.manifest.fit != self._before.manifest.fit:  # codes of then mean nothing now
+                raise DataError(
+                    f"The gallery {str(self.store.folder)!r} was fitted anew and compacted by "
+                    "another process while images were added. What is done is in the gallery; run "
+                    "this again to go on."
+                ) from None
+            self._before = newer
+            return newer.find(ids)
 
     def _take(self, encoded: Encoded) -> None:
         item, record = encoded.item, encoded.record
@@ -266,11 +306,16 @@ class Ingest:
         self._waiting[record.id] = record
         if item.stored is not None:
             self._rewritten.add(record.id)
+            if record.label != item.stored.label:
+                self._relabelled[record.id] = item.stored.label
 
     def _commit_if_due(self) -> None:
         # Between batches only: a run that goes on from here sees the batches that this one saw.
         most = COMMIT_IMAGES * (self.engine.workers if self.engine else 1)
-        if len(self._waiting) >= most or time.monotonic() - self._since >= COMMIT_SECONDS:
+        late = time.monotonic() - self._since >= COMMIT_SECONDS
+        if self.store.manifest.owns_codebooks and not len(self.store):
+            most, late = max(most, FIT_IMAGES), False
+        if len(self._waiting) >= most or late:
             self._commit()
 
     def _commit(self) -> None:
@@ -278,9 +323,17 @@ class Ingest:
         self._since = time.monotonic()
         if records:
             write = self.engine.write if self.engine else write_here
-            replaced = self.store.put(records, write=write)
+            replaced = self.store.put(
+                records,
+                write=write,
+                finish=self._code if self.store.manifest.owns_codebooks else None,
+            )
+            self._relabelled.clear()
             self._counts["replaced"] += replaced
             self._counts["added"] += len(records) - replaced
+
+    def _code(self, records: Sequence[Record]) -> Sequence[Record]:
+        return code_records(self.store, records, self._before, relabelled=self._relabelled)
 
 
 def _check_clash(old: Record | None, new: Record) -> None:

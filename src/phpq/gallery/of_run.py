@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from phpq.errors import FormatError, NotTrainedError
 from phpq.evaluation.coded import CODED, FOLDER, CodedImages, read_coded
-from phpq.gallery.folder import MANIFEST, new_manifest, repair_command, writing
+from phpq.gallery.folder import MANIFEST, Space, new_manifest, repair_command, writing
 from phpq.gallery.records import Record
 from phpq.gallery.store import GalleryStore
 
@@ -63,7 +63,7 @@ def open_store(folder: Path, model: Model) -> GalleryStore:
     if own:
         gather_run(folder, model)
     store = GalleryStore.open(folder / FOLDER / GALLERY if own else folder)
-    if model.fingerprint() == store.manifest.model_fingerprint:
+    if fingerprint_of(model, store.manifest.space) == store.manifest.model_fingerprint:
         return store
     if own:
         raise _trained_since(folder)
@@ -72,6 +72,11 @@ def open_store(folder: Path, model: Model) -> GalleryStore:
         f"{str(model_folder(folder))!r}. Put the model back that made them, or index the images "
         f"again. {repair_command(folder)}"
     )
+
+
+def fingerprint_of(model: Model, space: Space) -> str:
+    """Return what tells a model's embeddings of a space from those of other models."""
+    return model.general_fingerprint() if space == "general" else model.fingerprint()
 
 
 def gather_run(run: Path, model: Model) -> None:

@@ -32,8 +32,9 @@ from phpq.gallery.folder import (
     writing,
 )
 from phpq.gallery.ingest import encode_again
-from phpq.gallery.of_run import model_folder
+from phpq.gallery.of_run import fingerprint_of, model_folder
 from phpq.gallery.records import Record, code_matrix, row_checks
+from phpq.gallery.refit import refit_kept
 from phpq.gallery.store import METADATA_KEY, GalleryStore
 
 ASIDE = "damaged"  # where broken files are put, not deleted
@@ -49,7 +50,7 @@ class VerifyReport:
     problems: tuple[str, ...] = ()  # a line each
     repairs: tuple[str, ...] = ()  # what was done, a line each; empty without a repair
     lost: tuple[str, ...] = ()  # ids that had to be dropped; index their files again
-    model_sound: bool = True  # whether the model made the codes; no repair can fix that
+    model_sound: bool = True  # whether what made the codes is there; no repair can fix that
 
     @property
     def sound(self) -> bool:
@@ -72,6 +73,7 @@ class _Notes:
     problems: list[str] = field(default_factory=list)
     repairs: list[str] = field(default_factory=list)
     lost: list[str] = field(default_factory=list)
+    readable: bool = True  # whether the gallery's own codebooks are there
 
 
 def verify_gallery(folder: Path, *, repair: bool = False) -> VerifyReport:
@@ -83,8 +85,8 @@ def verify_gallery(folder: Path, *, repair: bool = False) -> VerifyReport:
     def encode(records: Sequence[Record]) -> Sequence[Record | None]:
         from phpq.model import load
 
-        model = load(model_folder(folder))
-        return [encode_again(model, record) for record in records]
+        model, store = load(model_folder(folder)), GalleryStore.open(folder)
+        return [encode_again(model, record, store) for record in records]
 
     usable = encode if _check_model(folder) is None else None
     report = verify_store(folder, repair=repair, encode=usable)
@@ -121,6 +123,9 @@ def _verify(folder: Path, repair: bool, encode: Encode | None) -> VerifyReport:
         return VerifyReport(0, tuple(notes.problems))
     manifest = _check_manifest(folder, dataset, notes, repair=repair)
     dataset = _check_fragments(dataset, notes, repair=repair)
+    if manifest is not None and manifest.owns_codebooks:
+        store = _check_codebooks(GalleryStore(folder, manifest, dataset), notes, repair=repair)
+        manifest, dataset = store.manifest, store.dataset
     if manifest is not None and not (notes.problems and not repair):
         table = dataset.to_table(columns=["row", "id", "code", "check"])
         damaged, repeated = _damaged(table, manifest), _repeated(table)
@@ -132,7 +137,8 @@ def _verify(folder: Path, repair: bool, encode: Encode | None) -> VerifyReport:
             store = GalleryStore(folder, manifest, dataset)
             dataset = _fix_rows(store, damaged, repeated, notes, encode)
     images = 0 if notes.problems and not repair else int(dataset.count_rows())
-    return VerifyReport(images, tuple(notes.problems), tuple(notes.repairs), tuple(notes.lost))
+    lines = (tuple(notes.problems), tuple(notes.repairs), tuple(notes.lost))
+    return VerifyReport(images, *lines, model_sound=notes.readable)
 
 
 def _open_version(folder: Path, notes: _Notes, *, repair: bool) -> Any:
@@ -180,7 +186,7 @@ def _check_manifest(folder: Path, dataset: Any, notes: _Notes, *, repair: bool) 
     except FormatError as error:
         notes.problems.append(f"manifest.json: {str(error).split('. ')[0]}")
         manifest = None
-    if manifest is not None and kept is not None and manifest != kept:
+    if manifest is not None and kept is not None and manifest.lasting() != kept.lasting():
         notes.problems.append("manifest.json does not describe the codes in images.lance")
         manifest = None
     if manifest is None and repair:
@@ -192,7 +198,21 @@ def _check_manifest(folder: Path, dataset: Any, notes: _Notes, *, repair: bool) 
         write_json(folder / MANIFEST, kept.to_dict())
         notes.repairs.append("wrote manifest.json anew from the copy that the data carry")
         return kept
-    return manifest
+    return manifest if manifest is None or kept is None else kept  # which knows its codebooks
+
+
+def _check_codebooks(store: GalleryStore, notes: _Notes, *, repair: bool) -> GalleryStore:
+    """Read the codebooks that a gallery owns; lost ones are fitted anew to kept embeddings."""
+    try:
+        store.own_codebooks()
+    except FormatError as error:
+        notes.problems.append(str(error))
+        if repair and store.manifest.keep_embeddings:
+            refit_kept(store)
+            notes.repairs.append("fitted new codebooks to the kept embeddings")
+        else:
+            notes.readable = not repair
+    return store
 
 
 def _check_fragments(dataset: Any, notes: _Notes, *, repair: bool) -> Any:
@@ -279,14 +299,14 @@ def _check_model(folder: Path) -> str | None:
 
     try:
         read_card(model_folder(folder))
-        fingerprint = load(model_folder(folder), device="cpu").fingerprint()
+        model = load(model_folder(folder), device="cpu")
     except PhpqError as error:
         return f"the model cannot be read: {error} Copy the run that made the gallery into model/."
     try:
-        expected = read_manifest(folder).model_fingerprint
+        manifest = read_manifest(folder)
     except PhpqError:
         return None  # reported as a problem of the manifest
-    if fingerprint != expected:
+    if fingerprint_of(model, manifest.space) != manifest.model_fingerprint:
         return (
             "model/ holds another model than the one that made the codes. Copy config.json and "
             "weights.safetensors of the right run into it, or index the images again."

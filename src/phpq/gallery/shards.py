@@ -129,7 +129,7 @@ class Shard:
 
     def search(self, query: Search) -> Ranked:
         """Return the best rows of every query, ties in order of insertion."""
-        allowed, total = self._allowed(query)
+        allowed, total = self._allowed(query.where, query.labels)
         left_out = -1 if query.leave_out is None else query.leave_out - self.first
         has_left_out = 0 <= left_out < len(self)
         if has_left_out and (allowed is None or allowed[left_out]):
@@ -144,6 +144,13 @@ class Shard:
             scores = np.take_along_axis(scores, order, axis=1)
         located = self._located(rows)
         return Ranked(located.places, located.offsets, scores, total)
+
+    def labels_of(self, where: str | None, labels: tuple[str, ...]) -> tuple[str, ...]:
+        """Return the distinct labels, sorted, of the rows that pass a filter as in `Search`."""
+        names, label_of = self._labels
+        allowed = self._allowed(where, labels)[0]
+        found = np.unique(label_of if allowed is None else label_of[allowed])
+        return tuple(names[number] for number in found.tolist() if number >= 0)
 
     def facts(self) -> ShardFacts:
         """Count labels and codewords."""
@@ -197,12 +204,11 @@ class Shard:
             return Located(places, places)
         return Located(places, np.where(rows >= 0, offsets[rows], -1))
 
-    def _allowed(self, query: Search) -> tuple[BoolArray | None, int]:
+    def _allowed(self, where: str | None, labels: tuple[str, ...]) -> tuple[BoolArray | None, int]:
         """Return (rows,) bool, None if every row passes, and how many do."""
-        if query.where is None and not query.labels:
+        if where is None and not labels:
             return None, len(self)
-        key = (query.where, frozenset(query.labels))
-        return self._masks.get(key, lambda: self._masked(query.where, query.labels))
+        return self._masks.get((where, frozenset(labels)), lambda: self._masked(where, labels))
 
     def _masked(self, where: str | None, labels: tuple[str, ...]) -> tuple[BoolArray, int]:
         mask = np.ones(len(self), np.bool_) if where is None else self._part.mask_where(where)

@@ -2,6 +2,7 @@
 
     manifest.json   settings and the model's fingerprint
     images.lance    one row per image; every change is one Lance commit
+    codebooks/      of a gallery that owns them, a file for each fit
     writer.lock     held while a change is made
 
 A store is one version of the data until it writes or is refreshed, whatever others write meanwhile.
@@ -12,7 +13,7 @@ from __future__ import annotations
 import json
 import shutil
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
 from pathlib import Path
@@ -24,7 +25,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from lance.fragment import write_fragments
 
-from phpq.codes import IntArray
+from phpq.additive import AdditiveCodebooks
+from phpq.codes import Codebooks, IntArray
 from phpq.errors import ConfigError, DataError, FormatError, UnknownNameError
 from phpq.files import write_json
 from phpq.gallery.folder import (
@@ -33,10 +35,12 @@ from phpq.gallery.folder import (
     Manifest,
     damage_named,
     newest_seen,
+    parse_manifest,
     read_manifest,
     reason,
     writing,
 )
+from phpq.gallery.owned import read_codebooks, remove_all_but
 from phpq.gallery.records import INTERNAL, Record, base_schema, code_matrix, to_table
 
 METADATA_KEY = b"phpq"
@@ -63,6 +67,7 @@ class GalleryStore:
     def __init__(self, folder: Path, manifest: Manifest, dataset: Any) -> None:
         self.folder = folder
         self.manifest = manifest
+        self._books: AdditiveCodebooks | None = None  # those of `manifest.books`, once read
         self.lock_timeout = 60.0  # seconds to wait for another writer
         self.dataset = dataset  # of Lance, at the version that is read; others only read it
         self._next_row = 0  # numbers of rows that were deleted are not given again
@@ -83,10 +88,8 @@ class GalleryStore:
         folder.parent.mkdir(parents=True, exist_ok=True)
         made = Path(tempfile.mkdtemp(dir=folder.parent, prefix=f".{folder.name}.", suffix=".tmp"))
         try:
-            schema = base_schema(manifest)
-            about = {METADATA_KEY: json.dumps(manifest.to_dict()).encode()}
-            empty = schema.empty_table().replace_schema_metadata(about)
-            lance.write_dataset(empty, made / IMAGES, schema=schema.with_metadata(about))
+            schema = base_schema(manifest).with_metadata(_about(manifest))
+            lance.write_dataset(schema.empty_table(), made / IMAGES, schema=schema)
             write_json(made / MANIFEST, manifest.to_dict())
             if fill is not None:
                 fill(made)
@@ -118,7 +121,7 @@ class GalleryStore:
                 f"that {str(folder)!r} names. Restore the two from one copy, or index the images "
                 f"again. If only manifest.json is wrong: phpq gallery verify --repair {folder}"
             )
-        return cls(folder, manifest, dataset)
+        return cls(folder, _of_version(dataset, manifest, folder), dataset)
 
     @property
     def version(self) -> int:
@@ -135,6 +138,27 @@ class GalleryStore:
         """Move to the newest version."""
         with damage_named(self.folder):
             self.dataset.checkout_latest()
+        self._moved()
+
+    def codebooks(self, of_model: Codebooks) -> Codebooks:
+        """Return what the codes of this version were made with: the gallery's own, or the model's.
+
+        A `FormatError` if the file of its own is missing or damaged.
+        """
+        return self.own_codebooks() if self.manifest.owns_codebooks else of_model
+
+    def own_codebooks(self) -> AdditiveCodebooks:
+        """Return the codebooks that this version owns; without a fit, ones that tell nothing."""
+        if self._books is None:
+            self._books = read_codebooks(self.folder, self.manifest)
+        return self._books
+
+    def _moved(self) -> None:
+        """Follow the dataset to another version."""
+        manifest = _of_version(self.dataset, self.manifest, self.folder)
+        if manifest.books != self.manifest.books or not manifest.books:
+            self._books = None
+        self.manifest = manifest
 
     def __len__(self) -> int:
         return int(self.dataset.count_rows())
@@ -166,6 +190,12 @@ class GalleryStore:
         """Return the images of the gallery that have these ids."""
         return {record.id: record for record in self.records(self._matching(ids))}
 
+    def numbers_of(self, ids: Sequence[str]) -> IntArray:
+        """Return the row numbers (n,) int64 of images by id, all of which are there."""
+        table = self._matching(ids, ["id", "row"])
+        numbers = dict(zip(table["id"].to_pylist(), table["row"].to_pylist(), strict=True))
+        return np.array([numbers[name] for name in ids], np.int64)
+
     def unknown(self, id: str) -> UnknownNameError:
         """Return the error for an id that the gallery does not have."""
         return UnknownNameError(
@@ -178,13 +208,21 @@ class GalleryStore:
         with damage_named(self.folder):
             return self.records(self.dataset.take(offsets.tolist()))
 
-    def put(self, records: Sequence[Record], *, write: WriteFragments = write_here) -> int:
+    def put(
+        self,
+        records: Sequence[Record],
+        *,
+        write: WriteFragments = write_here,
+        finish: Callable[[Sequence[Record]], Sequence[Record]] | None = None,
+    ) -> int:
         """Add images, replacing those of the same ids, in one commit; returns how many it replaced.
 
         Their ids are distinct; they become the last rows, replaced ones too. `write` writes new
-        rows, here or on other machines; they are committed here.
+        rows, here or on other machines; they are committed here. `finish` is called first, when no
+        other change can come between, to give them the codes of the version they are written to.
         """
-        with self._writing():
+        with self.changing():
+            records = finish(records) if finish else records
             replaced = len(self._rows_of([record.id for record in records]))
             self.append(records, replacing=bool(replaced), write=write)
         return replaced
@@ -206,8 +244,7 @@ class GalleryStore:
                 last = max((pc.max(numbers).as_py() for numbers in known), default=-1)
             self._next_row = max(self._next_row, last + 1)
         rows = np.arange(self._next_row, self._next_row + len(records), dtype=np.int64)
-        table = to_table(records, rows, self.dataset.schema)
-        self._write(table, replacing=replacing, write=write)
+        self.write_rows(records, rows, replacing=replacing, write=write)
         self._next_row += len(records)
         self._numbered = self.version
 
@@ -215,7 +252,7 @@ class GalleryStore:
         """Delete images by id, or by expression, in one commit; returns how many went."""
         if (ids is None) == (where is None):
             raise ConfigError("Say what to delete: either ids, or where=EXPRESSION.")
-        with self._writing():
+        with self.changing():
             gone = self.rows_where(where) if where is not None else self._rows_of(ids or ())
             if len(gone):
                 listed = ",".join(map(str, gone.tolist()))
@@ -225,13 +262,13 @@ class GalleryStore:
     def merge_files(self, *, above: int) -> None:
         """Merge small files if there are more than `above`; old versions stay for their readers."""
         if len(self.dataset.get_fragments()) > above:
-            with self._writing(), damage_named(self.folder):
+            with self.changing(), damage_named(self.folder):
                 self.dataset.optimize.compact_files(target_rows_per_fragment=1 << 20)
                 self.refresh()
 
     def compact(self) -> int:
         """Merge small files, drop what was deleted or left by a crash; returns the bytes freed."""
-        with self._writing(), damage_named(self.folder):
+        with self.changing(), damage_named(self.folder):
             self.dataset.optimize.compact_files(
                 target_rows_per_fragment=1 << 20, materialize_deletions_threshold=0.0
             )
@@ -240,16 +277,51 @@ class GalleryStore:
             freed = self.dataset.cleanup_old_versions(
                 older_than=timedelta(0), delete_unverified=True
             )
+            remove_all_but(self.folder, self.manifest.books)
         return int(freed.bytes_removed)
 
     @contextmanager
-    def _writing(self) -> Iterator[None]:
+    def changing(self) -> Iterator[None]:
         """Hold the lock, at the newest version."""
         with writing(self.folder, timeout=self.lock_timeout):
             self.refresh()
             yield
 
-    def _write(self, table: Any, *, replacing: bool, write: WriteFragments) -> None:
+    def describe(self, manifest: Manifest) -> None:
+        """Commit other words about the same rows, for one who holds the lock."""
+        about = {name.decode(): text.decode() for name, text in _about(manifest).items()}
+        self.dataset.update_schema_metadata(about)
+        self._moved()
+
+    def rewrite(self, tables: Iterable[Any], schema: Any, manifest: Manifest) -> None:
+        """Put tables in the place of all rows, in one commit, for one who holds the lock.
+
+        They are read one at a time, and hold the columns of `schema`. Readers see what was there
+        before, until the commit.
+        """
+        schema = schema.with_metadata(_about(manifest))
+        rows = (batch for table in tables for batch in table.cast(schema).to_batches())
+        reader = pa.RecordBatchReader.from_batches(schema, rows)
+        with damage_named(self.folder):
+            written = write_fragments(reader, self.dataset.uri, schema=schema, mode="overwrite")
+            change = lance.LanceOperation.Overwrite(schema, list(written))
+            commit = lance.LanceDataset.commit
+            self.dataset = commit(self.dataset.uri, change, read_version=self.version)
+        self._moved()
+
+    def write_rows(
+        self,
+        records: Sequence[Record],
+        rows: IntArray,
+        *,
+        replacing: bool,
+        write: WriteFragments = write_here,
+    ) -> None:
+        """Write records under the numbers `rows` (n,), for one who holds the lock.
+
+        `replacing` looks for rows of the same ids, which they take the place of.
+        """
+        table = to_table(records, rows, self.dataset.schema)
         new = [name for name in table.column_names if name not in self.dataset.schema.names]
         if new:
             self.dataset.add_columns(pa.schema([table.schema.field(name) for name in new]))
@@ -301,3 +373,16 @@ class GalleryStore:
             )
             for number, values in enumerate(table.select(names).to_pylist())
         ]
+
+
+def _about(manifest: Manifest) -> dict[bytes, bytes]:
+    """Return what the schema of a version carries."""
+    return {METADATA_KEY: json.dumps(manifest.to_dict()).encode()}
+
+
+def _of_version(dataset: Any, manifest: Manifest, folder: Path) -> Manifest:
+    """Return the manifest of a version: codes and the name of their codebooks are one commit."""
+    if not manifest.owns_codebooks:
+        return manifest
+    with damage_named(folder):
+        return parse_manifest(json.loads(dataset.schema.metadata[METADATA_KEY]), folder)

@@ -18,15 +18,8 @@ from typing import Any
 import numpy as np
 from cachetools import LRUCache
 
-from phpq.codes import (
-    CodeArray,
-    Codebooks,
-    FloatArray,
-    IntArray,
-    QueryNorm,
-    check_embeddings,
-    normalise_sub_vectors,
-)
+from phpq.additive import AdditiveCodebooks
+from phpq.codes import CodeArray, Codebooks, FloatArray, IntArray, QueryNorm, check_embeddings
 from phpq.errors import ConfigError, UnknownNameError
 from phpq.gallery.folder import damage_named
 from phpq.gallery.records import Record, code_matrix
@@ -42,7 +35,7 @@ from phpq.gallery.shards import (
     merge_ranked,
 )
 from phpq.gallery.store import GalleryStore
-from phpq.hits import Found, Hit
+from phpq.hits import SHOWN_KINDS, Found, Hit, Kinds
 
 _READ_ROWS = 8192  # records that are read at once
 _KEPT = 8  # answers that are kept, such as the map
@@ -72,15 +65,16 @@ class Glance:
 class GalleryView:
     """A gallery as it was at the version of a store, which is neither written with nor refreshed.
 
-    `shards` hold the codes and search them; by default one, in this process.
+    `shards` hold the codes and search them; by default one, in this process. `codebooks` are those
+    of the model; a gallery that owns its codebooks is read with its own.
     """
 
     def __init__(
         self, store: GalleryStore, codebooks: Codebooks, shards: Shards | None = None
     ) -> None:
         self.store = store
-        self.codebooks = codebooks
-        self._parts = (shards or LocalShards()).open(store, codebooks)
+        self.codebooks = store.codebooks(codebooks)
+        self._parts = (shards or LocalShards()).open(store, self.codebooks)
         self._edges = self._parts.edges
         self._known: LRUCache[str, tuple[int, int]] = LRUCache(_KNOWN)  # place and offset by id
         self.remember = Recent(_KEPT).get  # what was made for a key before, or is made now
@@ -196,7 +190,8 @@ class GalleryView:
         wanted = max(page.rerank, page.offset + page.top_k)
         asked = Search(tables, wanted, page.where, page.labels, leave_out)
         ranked = merge_ranked(self._ask_all(Request("search", (asked,))), wanted)
-        limits = tables.max(axis=2).sum(axis=1)
+        limits = self.codebooks.best(tables)
+        kinds = self._kinds(queries, page)
         shown = slice(page.offset, page.offset + page.top_k)
         read = slice(0, page.rerank) if page.rerank else shown
         answers = []
@@ -205,9 +200,33 @@ class GalleryView:
             if page.rerank:
                 order, scores = rerank_rows(queries[number], records, self.codebooks, norm=norm)
                 records = [records[place] for place in order[shown]]
-                scores, best = scores[shown], self._limit(queries[number])
+                vectors = self.codebooks.vectors(queries[number : number + 1], norm=norm)
+                scores, best = scores[shown], float(self.codebooks.best_float(vectors)[0])
             hits = _hits(records, scores.tolist(), best, first_rank=page.offset + 1)
-            answers.append(Found(hits, ranked.total, best))
+            answers.append(Found(hits, ranked.total, best, kinds and kinds[number]))
+        return answers
+
+    def _kinds(self, queries: FloatArray, page: Page) -> list[Kinds] | None:
+        """Return the likeliest classes of each query among the images that pass the filter.
+
+        None where the codebooks know no classes.
+        """
+        books = self.codebooks
+        if not isinstance(books, AdditiveCodebooks) or not books.class_names:
+            return None
+        if page.where is None and not page.labels:
+            there = set(self.label_counts)
+        else:
+            asked = Request("labels_of", (page.where, page.labels))
+            there = {name for names in self._ask_all(asked) for name in names}
+        columns = [place for place, name in enumerate(books.class_names) if name in there]
+        likely = books.likely(queries)[:, columns].astype(np.float64)
+        names = [books.class_names[place] for place in columns]
+        answers: list[Kinds] = []
+        for shares in likely:
+            best = np.argsort(-shares, kind="stable")[:SHOWN_KINDS].tolist()
+            total = float(shares.sum()) or 1.0
+            answers.append(tuple((names[place], float(shares[place]) / total) for place in best))
         return answers
 
     def _read(self, ranked: Ranked, columns: slice) -> Iterator[list[Record]]:
@@ -237,12 +256,6 @@ class GalleryView:
                 f"rerank={page.rerank} is less than top_k={wanted}: re-rank at least as many as "
                 "you want."
             )
-
-    def _limit(self, query: FloatArray) -> float:
-        """Return the highest inner product of a query with unit sub-vectors."""
-        parts = query.reshape(self.codebooks.num_codebooks, -1)
-        raw = self.store.manifest.query_norm == "raw"
-        return float(np.linalg.norm(parts, axis=1).sum() if raw else len(parts))
 
     def _ask_all(self, request: Request) -> list[Any]:
         """Ask every shard the same; returns the answers in the order of the shards."""
@@ -294,12 +307,11 @@ def rerank_rows(
     `norm` says whether the query's sub-vectors are normalised; those of the gallery always are.
     Returns (n,) int64 positions, best first, and (n,) float32 their scores.
     """
-    books = codebooks.num_codebooks
     kept = [record.embedding for record in records if record.embedding is not None]
     if not kept:
         return np.empty(0, np.int64), np.empty(0, np.float32)
-    gallery = normalise_sub_vectors(np.stack(kept).astype(np.float32), books)
-    asked = normalise_sub_vectors(query[None], books)[0] if norm == "unit" else query
+    gallery = codebooks.vectors(np.stack(kept).astype(np.float32))
+    asked = codebooks.vectors(query[None], norm=norm)[0]
     # Row by row: a matrix product may round equal rows differently, and ties would break.
     scores = (gallery * asked).sum(axis=1, dtype=np.float64).astype(np.float32)
     order = np.argsort(-scores, kind="stable")

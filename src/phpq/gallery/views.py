@@ -23,7 +23,8 @@ _PAUSE = 0.05  # seconds between two
 class Views:
     """Holds one view of a gallery, made when it is first needed.
 
-    `changed` is called with each new view before it takes the place of the old one.
+    `codebooks` are the model's; a gallery that owns its codebooks has them by version. `changed` is
+    called with each new view before it takes the place of the old one.
     """
 
     def __init__(
@@ -96,7 +97,7 @@ class Views:
     def _load(self, version: int | None = None) -> GalleryView:
         store = GalleryStore.open(self.folder, version=version)
         held = self._current
-        if held is not None and held.store.manifest != store.manifest:
+        if held is not None and held.store.manifest.lasting() != store.manifest.lasting():
             raise FormatError(
                 f"The gallery {str(self.folder)!r} was made anew, perhaps by another model, while "
                 "it was open. Open it again, or start the server again."

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import re
 import time
-from dataclasses import asdict
 from urllib.parse import quote
 
 import numpy as np
@@ -133,7 +132,7 @@ def _search(
         total=found.total,
         best=found.best,
         seconds=seconds,
-        verdict=schemas.VerdictAnswer(**asdict(verdict)) if verdict else None,
+        verdict=schemas.VerdictAnswer(**verdict.to_dict()) if verdict else None,
         hits=[
             schemas.HitAnswer(  # which has no field for the URI: a server does not tell it
                 **hit.to_dict(), thumbnail=thumbnail_address(hit.id), has_original=has_file(hit.uri)

@@ -91,6 +91,7 @@ def describe(services: Services, view: GalleryView) -> schemas.Info:
         labels=len(view.label_counts),
         filters=[schemas.Filter(name=name, type=kind) for name, kind in view.columns.items()],
         embeddings=manifest.keep_embeddings,
+        codebooks=manifest.codebooks,
         version=view.version,
         model=schemas.ModelInfo(
             method=model.card.config.method.name,
@@ -233,8 +234,9 @@ def explain_sent(services: Services, hit_id: str, content: bytes, name: str) -> 
     def work(view: GalleryView) -> schemas.Explanation:
         hit = view.find(hit_id)[1]
         code = view.codebooks.encode(embedding[None])[0]
-        heat = _data_uri(services.heat_png(content, name, hit.code))
-        return _explanation(services, view, embedding, code, hit, query_heat=heat)
+        note = services.heat_missing
+        heat = None if note else _data_uri(services.heat_png(content, name, hit.code))
+        return _explanation(services, view, embedding, code, hit, query_heat=heat, note=note)
 
     return services.views.read(work)
 
@@ -274,7 +276,8 @@ def _explanation(
     shares = codebook_shares(view.codebooks, query, hit.code, query_norm=norm)
     pairs = zip(shares.tolist(), signed_parts(shares).tolist(), strict=True)
     hit_heat, hit_note = _heat(services, hit, code)
-    notes = [text for text in (note, hit_note, heat_note(services.model)) if text]
+    about_model = "" if services.heat_missing else heat_note(services.model)
+    notes = [text for text in (note, hit_note, about_model) if text]
     return schemas.Explanation(
         score=float(shares.sum()),
         shares=[
@@ -289,6 +292,8 @@ def _explanation(
 
 def _heat(services: Services, record: Record, code: CodeArray) -> tuple[str | None, str]:
     """Return the heat map of an image of the gallery, or why there is none."""
+    if services.heat_missing:
+        return None, services.heat_missing
     try:
         return _data_uri(services.heat_png(read_file(record), record.id, code)), ""
     except (UnknownNameError, BadImageError) as error:

@@ -112,6 +112,7 @@ class Info(BaseModel):
     labels: int = Field(description="Distinct labels.")
     filters: list[Filter]
     embeddings: bool = Field(description="Whether float embeddings are kept, for rerank.")
+    codebooks: Literal["model", "own"] = Field(description="Whose the codebooks are.")
     version: int = Field(description="Of the gallery; it grows with every change.")
     model: ModelInfo
     writable: bool
@@ -157,10 +158,13 @@ class HitAnswer(BaseModel):
 
 
 class VerdictAnswer(BaseModel):
-    """The most common label of the hits."""
+    """The likeliest kind where the gallery knows kinds; else the most common label of the hits."""
 
     label: str
-    share: float = Field(description="Of the hits of this page.")
+    share: float = Field(description="How likely the kind is, or its share of this page's hits.")
+    runners_up: list[tuple[str, float]] = Field(
+        default=[], description="At most 4 other kinds, the likeliest first, where it knows kinds."
+    )
 
 
 class SearchAnswer(BaseModel):

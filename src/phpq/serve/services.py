@@ -16,6 +16,7 @@ from prometheus_client.exposition import CONTENT_TYPE_LATEST
 from phpq.codes import CodeArray, FloatArray
 from phpq.errors import PhpqError
 from phpq.gallery.folder import DAMAGE
+from phpq.gallery.ingest import in_space
 from phpq.gallery.shards import LocalShards, Shards
 from phpq.gallery.view import GalleryView
 from phpq.gallery.views import Views
@@ -33,6 +34,10 @@ _LOG = logging.getLogger(__name__)
 _WAITING_THREADS = 32  # searches at once where shards are other processes
 _HEAT_SIDE = 512  # pixels of the images that heat maps are drawn over
 _SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
+_NO_HEAT = (
+    "The gallery owns its codebooks, whose codewords span the whole vector: heat maps trace "
+    "matches of the model's codebooks only."
+)
 _SHARD_EVENTS = {
     "retries": "Calls of a shard that failed and were made again.",
     "restarts": "Replicas of a shard that took the place of another.",
@@ -63,7 +68,9 @@ class Services:
         )
         self.pictures = Pictures(self.decoders, cache_bytes=settings.cache_bytes)
         self.writer = Writer(gallery.path, gallery.model, self.decoders)
-        self._embedder = Embedder(gallery.model.embed_pixels)
+        manifest = self.views.current.store.manifest
+        self._embedder = Embedder(partial(gallery.model.embed_pixels, **in_space(manifest.space)))
+        self.heat_missing = _NO_HEAT if manifest.owns_codebooks else ""  # why there is no heat map
         pool = partial(BoundedPool, waiting=settings.max_waiting, seconds=settings.request_seconds)
         # For what takes milliseconds. Threads that wait for other processes need no core each.
         threads = settings.workers or (_WAITING_THREADS if self.shards.remote else settings.threads)

@@ -156,7 +156,8 @@ class ShardHost:
             while len(self._held) >= _HELD:  # before, not after: memory holds two, never three
                 self._held.popitem(last=False)
         store = GalleryStore.open(self._folder, version=version)
-        shard = Shard(store, self._codebooks, self._number, self._shards)
+        books = store.codebooks(self._codebooks)
+        shard = Shard(store, books, self._number, self._shards)
         shard.prepare()
         with self._lock:
             self._held[version] = (shard, self._clock())
