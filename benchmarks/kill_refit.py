@@ -29,7 +29,7 @@ from typing import Any
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # small matrices: threads would only wait
 
 import numpy as np
-from kill_gallery import answer_of, in_child, void
+from kill_gallery import answer_of, in_child
 from PIL import Image
 
 import phpq.additive_fit  # noqa: F401  here, not in every child
@@ -58,7 +58,8 @@ class FakeModel:
 
 def embed(colours: np.ndarray[Any, Any]) -> FloatArray:
     """Return (n, DIM) for (n, 3) colours."""
-    return np.cos((colours[:, :, None] / 50 * MIX).sum(axis=1)).astype(np.float32)
+    embeddings: FloatArray = np.cos((colours[:, :, None] / 50 * MIX).sum(axis=1)).astype(np.float32)
+    return embeddings
 
 
 def colours() -> np.ndarray[Any, np.dtype[np.uint8]]:
@@ -69,14 +70,16 @@ def colours() -> np.ndarray[Any, np.dtype[np.uint8]]:
     return np.clip(drawn, 0, 255).astype(np.uint8).reshape(-1, 3)
 
 
-def make(home: Path, *, keep: bool) -> None:
-    """Write pictures, and index them."""
+def make(home: Path) -> None:
+    """Write pictures, and index them; the gallery in "kept" keeps embeddings."""
     model: Any = FakeModel()
     for number, colour in enumerate(colours().tolist()):
         path = home / "images" / f"kind{number // EACH}" / f"{number}.png"
         path.parent.mkdir(parents=True, exist_ok=True)
         Image.new("RGB", (2, 2), tuple(colour)).save(path)
-    manifest = new_own_manifest(DIM, "made up", bits=16, trust=0.7, keep_embeddings=keep)
+    manifest = new_own_manifest(
+        DIM, "made up", bits=16, trust=0.7, keep_embeddings=home.name == "kept"
+    )
     store = GalleryStore.create(home / "gallery", manifest)
     ingest.Ingest(store, model).run(home / "images", metadata={})
 
@@ -86,6 +89,12 @@ def time_refit(folder: Path) -> float:
     start = time.monotonic()
     fit_again(folder, 0.7)
     return time.monotonic() - start
+
+
+def prepare(home: Path) -> float:
+    """Make a gallery; returns the seconds of a refit."""
+    answer_of(lambda _: make(home))
+    return float(answer_of(lambda say: say(str(time_refit(home / "gallery")))))
 
 
 def fit_again(folder: Path, trust: float) -> None:
@@ -195,11 +204,7 @@ def main() -> None:
     met: Counter[str] = Counter()
     searches, start = 0, time.monotonic()
     try:
-        seconds = {}
-        for name in ("kept", "images"):
-            answer_of(lambda _, name=name: void(make(home / name, keep=name == "kept")))
-            took = answer_of(lambda say, name=name: say(str(time_refit(home / name / "gallery"))))
-            seconds[name] = float(took)
+        seconds = {name: prepare(home / name) for name in ("kept", "images")}
         for number in range(options.kills):
             name = ("kept", "images")[number % 2]
             left, rounds = kill_once(home / name, seconds[name], generator)

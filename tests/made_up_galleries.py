@@ -75,7 +75,8 @@ def general_embedding(colours: NDArray[np.uint8]) -> FloatArray:
     generator = np.random.default_rng(1)
     mix, shift = generator.normal(size=(3, GENERAL_DIM)), generator.normal(size=GENERAL_DIM)
     waves = (colours[:, :, None] / 60 * mix[None]).sum(axis=1) + 3 * shift
-    return np.cos(waves).astype(np.float32)
+    embeddings: FloatArray = np.cos(waves).astype(np.float32)
+    return embeddings
 
 
 class FakeModel:

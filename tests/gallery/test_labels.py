@@ -39,9 +39,10 @@ def test_labels_of_a_gallery_with_the_models_codebooks(tmp_path: Path) -> None:
         rename_labels(store, {"a": "x", "who": "y"})
     with pytest.raises(UnknownNameError, match="no image 'who'"):
         relabel(store, ["n3", "who"], "x")
-    for work in (lambda: rename_labels(store, {"a": ""}), lambda: relabel(store, ["n1"], "")):
-        with pytest.raises(ConfigError, match="must not be empty"):
-            work()
+    with pytest.raises(ConfigError, match="must not be empty"):
+        rename_labels(store, {"a": ""})
+    with pytest.raises(ConfigError, match="must not be empty"):
+        relabel(store, ["n1"], "")
 
 
 @pytest.mark.parametrize("keep", [True, False])

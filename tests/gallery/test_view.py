@@ -206,9 +206,10 @@ def test_a_gallery_with_its_own_codebooks_is_searched_with_them(tmp_path: Path) 
         assert found.best == books.best(books.lookup_tables(asked))[number]
     # By floats: the order of the inner products of projected embeddings.
     reranked = view.search(asked[0], Page(top_k=5, rerank=40))
-    rows = books.vectors(
-        np.stack([r.embedding for r in store.find(names).values()]).astype(np.float32)
-    )
+    kept = [
+        record.embedding for record in store.find(names).values() if record.embedding is not None
+    ]
+    rows = books.vectors(np.stack(kept).astype(np.float32))
     products = dict(zip(store.find(names), rows @ books.vectors(asked[:1])[0], strict=True))
     assert [hit.id for hit in reranked] == sorted(products, key=lambda name: -products[name])[:5]
     assert reranked.best == pytest.approx(1, abs=1e-6)

@@ -259,7 +259,8 @@ class Ingest:
         finally:
             self._commit()
         self.store.merge_files(above=_MANY_FILES)
-        return AddReport(**self._counts, skipped=tuple(self._skipped))
+        counts = [self._counts[name] for name in ("added", "unchanged", "replaced")]
+        return AddReport(*counts, skipped=tuple(self._skipped))
 
     def _items(self, source: Source, metadata: Mapping[str, Any], prefix: str) -> Iterator[Item]:
         """Yield the images of a source with what the gallery holds under their ids."""

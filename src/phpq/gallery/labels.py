@@ -100,7 +100,7 @@ def _recoded(
     labels: Sequence[str | None],
 ) -> Any:
     """Return a table whose `moved` rows have the codes of the new codebooks and labels."""
-    rows = np.flatnonzero(moved)
+    rows = np.flatnonzero(moved).tolist()
     codes = code_matrix(table["code"], old.num_codebooks)
     if "embedding" in table.column_names:
         vectors = kept_embeddings(table)[rows]

@@ -152,7 +152,7 @@ class _Embedded:
         from safetensors.numpy import save
 
         blank = np.zeros(store.manifest.embedding_dim, np.float16)
-        tensors = {
+        tensors: dict[str, NDArray[Any]] = {
             "rows": np.array([row for row, _ in held], np.int64),
             "sha256": np.frombuffer(b"".join(sha for _, sha in held), np.uint8),
             "there": np.array([vector is not None for vector in held.values()], np.uint8),

@@ -203,7 +203,7 @@ class GalleryView:
                 vectors = self.codebooks.vectors(queries[number : number + 1], norm=norm)
                 scores, best = scores[shown], float(self.codebooks.best_float(vectors)[0])
             hits = _hits(records, scores.tolist(), best, first_rank=page.offset + 1)
-            answers.append(Found(hits, ranked.total, best, kinds and kinds[number]))
+            answers.append(Found(hits, ranked.total, best, kinds[number] if kinds else None))
         return answers
 
     def _kinds(self, queries: FloatArray, page: Page) -> list[Kinds] | None:
