@@ -83,6 +83,8 @@ def test_any_number_of_classes_each_with_a_code_of_its_own(kinds: int) -> None:
     assert len(books.class_names) == kinds == len({tuple(c) for c in books.class_codes.tolist()})
     assert books.class_books == (1 if kinds <= 224 else 2)
     assert books.spare == (SIZE - kinds if kinds <= 224 else 0)
+    # Codewords are fitted to rows as they are encoded, also where codes only come near prototypes.
+    assert books.distortion(rows, labels) == pytest.approx(books.fitted_distortion, rel=1e-3)
     codes = books.encode(rows, labels)
     numbers = [books.class_names.index(name) for name in labels]
     assert np.array_equal(codes[:, : books.class_books], books.class_codes[numbers])

@@ -71,7 +71,7 @@ class AdditiveCodebooks(Codebooks):
         """
         own = self.vectors(embeddings)
         classes = self._classes_of(labels, len(own))
-        return self.codes_of_targets(self._targets(own, classes), classes)
+        return self.codes_of_targets(self.targets(own, classes), classes)
 
     def decode(self, codes: CodeArray) -> FloatArray:
         """Return what codes (N, M) stand for, in the space of embeddings: (N, D) float32."""
@@ -118,7 +118,7 @@ class AdditiveCodebooks(Codebooks):
         """Return the mean squared distance of (N, D) rows from what their codes stand for."""
         own = self.vectors(embeddings)
         classes = self._classes_of(labels, len(own))
-        targets = self._targets(own, classes)
+        targets = self.targets(own, classes)
         return mean_square(targets - self._sums(self.codes_of_targets(targets, classes)))
 
     def with_classes(self, embeddings: FloatArray, labels: Labels) -> AdditiveCodebooks:
@@ -238,7 +238,7 @@ class AdditiveCodebooks(Codebooks):
             raise ShapeError(f"{len(labels)} labels for {count} rows; give one per row, or None.")
         return number_labels(labels, self.class_names)
 
-    def _targets(self, own: FloatArray, classes: IntArray) -> FloatArray:
+    def targets(self, own: FloatArray, classes: IntArray) -> FloatArray:
         """Where rows (N, d) stand: between their class and themselves, or at themselves."""
         targets = self.scale * own
         labelled = classes >= 0

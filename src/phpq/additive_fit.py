@@ -82,10 +82,10 @@ def fit_additive(
         scale=_unlabelled_scale(own, classes, means, chosen),
         sharpness=_sharpness(own, classes, means),
     )
-    targets = books.scale * own
-    labelled = classes >= 0
-    targets[labelled] = chosen * means[classes[labelled]] + (1 - chosen) * own[labelled]
-    books = _with_prototypes(books, chosen * means, targets[~labelled], generator)
+    unlabelled = books.scale * own[classes < 0]
+    books = _with_prototypes(books, chosen * means, unlabelled, generator)
+    # With prototypes as codes can say them, since rows are encoded with those.
+    targets = books.targets(own, classes)
     books = _with_residuals(books, targets, classes, generator)
     return replace(books, fitted_distortion=mean_square(targets - _sums(books, targets, classes)))
 
