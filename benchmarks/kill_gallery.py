@@ -76,7 +76,11 @@ class FakeModel:
     card = SimpleNamespace(config=SimpleNamespace(data=DataConfig(store_size=2, fit="squash")))
 
     def embed_pixels(
-        self, pixels: np.ndarray[Any, np.dtype[np.uint8]], *, batch_size: int = 64
+        self,
+        pixels: np.ndarray[Any, np.dtype[np.uint8]],
+        *,
+        batch_size: int = 64,
+        space: str = "learned",
     ) -> FloatArray:
         """Return the codewords that the pixels name: (n, D) float32."""
         return self.codebooks.decode(np.ascontiguousarray(pixels[:, :BOOKS, 0, 0] // 16))

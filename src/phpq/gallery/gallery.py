@@ -22,7 +22,7 @@ from phpq.codes import Codebooks, FloatArray, check_embeddings
 from phpq.errors import ConfigError, DataError, FormatError, ShapeError
 from phpq.gallery.export import FaissGallery, describe_store, export_parquet, to_faiss
 from phpq.gallery.folder import Manifest, new_manifest, new_own_manifest
-from phpq.gallery.ingest import AddReport, Engine, Ingest, Progress, in_space
+from phpq.gallery.ingest import AddReport, Engine, Ingest, Progress
 from phpq.gallery.labels import relabel, rename_labels
 from phpq.gallery.of_run import (
     MODEL,
@@ -139,7 +139,7 @@ class Gallery:
 
     def embed(self, images: Images) -> FloatArray:
         """Embed images as the gallery compares them: (N, D) float32."""
-        return self.model.embed(images, **in_space(self.manifest.space))
+        return self.model.embed(images, space=self.manifest.space)
 
     def __len__(self) -> int:
         return len(self._store)

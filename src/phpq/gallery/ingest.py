@@ -121,11 +121,6 @@ def encode_items(
             yield _finish(batch, model, keep_embeddings, space)
 
 
-def in_space(space: Space) -> dict[str, Any]:
-    """Return how a model is asked for embeddings of a space; only some know more than one."""
-    return {} if space == "learned" else {"space": space}
-
-
 def encode_again(model: Model, record: Record, store: GalleryStore) -> Record | None:
     """Encode a stored image from its file; None if that is gone or has changed."""
     if record.uri is None:
@@ -136,7 +131,7 @@ def encode_again(model: Model, record: Record, store: GalleryStore) -> Record | 
         if sha256 != record.sha256:
             return None
         square = decode_square(content, model.card.config.data)
-        embedding = model.embed_pixels(square[None], **in_space(space))
+        embedding = model.embed_pixels(square[None], space=space)
     except BadImageError:
         return None
     kept = None if record.embedding is None else embedding[0].astype(np.float16)
@@ -168,7 +163,7 @@ def _finish(batch: list[_Read], model: Model, keep_embeddings: bool, space: Spac
     squares = [square for _, _, square in batch if isinstance(square, np.ndarray)]
     if squares:
         pixels = np.stack(squares)
-        embeddings = model.embed_pixels(pixels, batch_size=len(squares), **in_space(space))
+        embeddings = model.embed_pixels(pixels, batch_size=len(squares), space=space)
         if space == "learned":
             codes = model.codebooks.encode(embeddings)
         else:

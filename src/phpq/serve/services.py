@@ -16,7 +16,6 @@ from prometheus_client.exposition import CONTENT_TYPE_LATEST
 from phpq.codes import CodeArray, FloatArray
 from phpq.errors import PhpqError
 from phpq.gallery.folder import DAMAGE
-from phpq.gallery.ingest import in_space
 from phpq.gallery.shards import LocalShards, Shards
 from phpq.gallery.view import GalleryView
 from phpq.gallery.views import Views
@@ -69,7 +68,7 @@ class Services:
         self.pictures = Pictures(self.decoders, cache_bytes=settings.cache_bytes)
         self.writer = Writer(gallery.path, gallery.model, self.decoders)
         manifest = self.views.current.store.manifest
-        self._embedder = Embedder(partial(gallery.model.embed_pixels, **in_space(manifest.space)))
+        self._embedder = Embedder(partial(gallery.model.embed_pixels, space=manifest.space))
         self.heat_missing = _NO_HEAT if manifest.owns_codebooks else ""  # why there is no heat map
         pool = partial(BoundedPool, waiting=settings.max_waiting, seconds=settings.request_seconds)
         # For what takes milliseconds. Threads that wait for other processes need no core each.
