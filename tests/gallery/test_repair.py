@@ -14,6 +14,7 @@ import pytest
 
 from finished_runs import copy_run
 from made_up_galleries import make_record, make_store
+from own_galleries import codes_of, filled
 from phpq.data import write_plumage
 from phpq.errors import FormatError
 from phpq.gallery import Gallery, GalleryStore, Record, verify_store
@@ -107,7 +108,9 @@ def spoil(folder: Path, names: Sequence[str]) -> None:
     """Write wrong codes under the checks of the right ones."""
     dataset = lance.dataset(folder / IMAGES)
     table = dataset.to_table(filter="id IN (" + ",".join(f"'{n}'" for n in names) + ")")
-    wrong = pa.FixedSizeListArray.from_arrays(pa.array(np.full(3 * len(table), 1, np.uint8)), 3)
+    books = table.schema.field("code").type.list_size
+    ones = pa.array(np.full(books * len(table), 1, np.uint8))
+    wrong = pa.FixedSizeListArray.from_arrays(ones, books)
     table = table.set_column(table.schema.get_field_index("code"), "code", wrong)
     dataset.merge_insert("id").when_matched_update_all().execute(table)
 
@@ -203,3 +206,17 @@ def test_a_wrong_or_broken_model_is_said_and_not_mended(coded: Path) -> None:
     report = verify_gallery(coded, repair=True)
     assert not report.sound
     assert "the model cannot be read" in report.problems[0]
+
+
+def test_a_gallery_that_owns_its_codebooks_needs_no_images_to_be_repaired(tmp_path: Path) -> None:
+    store = filled(tmp_path / "g")
+    codes = codes_of(store)
+    spoil(store.folder, ["red/0/1", "blue/0/2"])
+    assert verify_store(store.folder).problems == ("2 images have a damaged code",)
+    report = verify_store(store.folder, repair=True)
+    assert (report.sound, report.lost) == (True, ())
+    assert codes_of(GalleryStore.open(store.folder)) == {name: codes[name] for name in codes}
+    # The manifest is written anew from that of the newest version.
+    (store.folder / MANIFEST).write_text("{")
+    assert verify_store(store.folder, repair=True).sound
+    assert GalleryStore.open(store.folder).manifest == store.manifest

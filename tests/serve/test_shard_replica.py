@@ -10,6 +10,7 @@ import pytest
 from ray import cloudpickle
 
 from made_up_galleries import make_codebooks, make_queries, make_record, make_store
+from own_galleries import filled, fit_again, query_for
 from phpq.errors import ConfigError, FormatError
 from phpq.gallery import GalleryStore
 from phpq.gallery.shards import Request, Search, Shards
@@ -217,3 +218,17 @@ def test_names_tell_galleries_models_and_cuts_apart(tmp_path: Path) -> None:
     assert all(name.startswith("phpq-") and " " not in name for name in names)
     assert application_name(tmp_path / "other", books, 2) in names
     assert deployment_name(3) == "shard-3"
+
+
+def test_a_shard_has_the_codebooks_of_its_version(tmp_path: Path) -> None:
+    store = filled(tmp_path / "g")
+    old = store.version
+    fit_again(store, bits=24)
+    host = ShardHost(tmp_path / "g", make_codebooks(), 0, 1)
+    shards = {version: host.load(version) for version in (old, store.version)}
+    for version, shard in shards.items():
+        there = GalleryStore.open(tmp_path / "g", version=version)
+        tables = there.own_codebooks().lookup_tables(query_for("red"))
+        view = GalleryView(there, make_codebooks())
+        found = view.search_many(query_for("red"), Page(top_k=7))[0]
+        assert shard.search(Search(tables, 7)).scores[0].tolist() == [hit.score for hit in found]

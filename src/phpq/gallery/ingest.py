@@ -254,8 +254,10 @@ class Ingest:
         finally:
             self._commit()
         self.store.merge_files(above=_MANY_FILES)
-        counts = [self._counts[name] for name in ("added", "unchanged", "replaced")]
-        return AddReport(*counts, skipped=tuple(self._skipped))
+        counts = self._counts
+        return AddReport(
+            counts["added"], counts["unchanged"], counts["replaced"], tuple(self._skipped)
+        )
 
     def _items(self, source: Source, metadata: Mapping[str, Any], prefix: str) -> Iterator[Item]:
         """Yield the images of a source with what the gallery holds under their ids."""

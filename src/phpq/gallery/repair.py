@@ -9,6 +9,7 @@ import json
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext, suppress
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +34,7 @@ from phpq.gallery.folder import (
 )
 from phpq.gallery.ingest import encode_again
 from phpq.gallery.of_run import fingerprint_of, model_folder
+from phpq.gallery.owned import code_records
 from phpq.gallery.records import Record, code_matrix, row_checks
 from phpq.gallery.refit import refit_kept
 from phpq.gallery.store import METADATA_KEY, GalleryStore
@@ -135,6 +137,8 @@ def _verify(folder: Path, repair: bool, encode: Encode | None) -> VerifyReport:
             notes.problems.append(f"{int(repeated.sum()):,} rows repeat an id")
         if repair and (damaged | repeated).any():
             store = GalleryStore(folder, manifest, dataset)
+            if manifest.owns_codebooks and manifest.keep_embeddings:
+                encode = partial(_encode_kept, store)
             dataset = _fix_rows(store, damaged, repeated, notes, encode)
     images = 0 if notes.problems and not repair else int(dataset.count_rows())
     lines = (tuple(notes.problems), tuple(notes.repairs), tuple(notes.lost))
@@ -270,6 +274,12 @@ def _fix_rows(
         notes.repairs.append(f"dropped {len(gone) + int(repeated.sum()):,} rows")
         notes.lost += gone
     return store.dataset
+
+
+def _encode_kept(store: GalleryStore, records: Sequence[Record]) -> Sequence[Record | None]:
+    """Give records of a gallery that owns its codebooks codes from their kept embeddings."""
+    bare = [replace(record, code=record.code[:0]) for record in records]
+    return code_records(store, bare, store)
 
 
 def _damaged(table: Any, manifest: Manifest) -> BoolArray:
