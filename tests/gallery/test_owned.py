@@ -83,6 +83,27 @@ def test_a_class_that_comes_later_leaves_codes_valid(tmp_path: Path) -> None:
         assert there.manifest.books in (before.books, after.books, "")
 
 
+def test_images_that_come_one_by_one_tell_as_much_as_together(tmp_path: Path) -> None:
+    rows = pictures(("blue",), 5, seed=2)
+    prototypes = []
+    for name in ("together", "apart"):
+        store = filled(tmp_path / name, ("red", "green"))
+        order = list(codes_of(store))
+        for part in [rows] if name == "together" else [[row] for row in rows]:
+            assert add(store, part).replaced == 0
+        assert codes_of(store) == expected_codes(store)
+        assert list(codes_of(store)) == [*order, *(row["id"] for row in rows)]
+        books = store.own_codebooks()
+        assert sorted(books.class_names) == ["blue", "green", "red"]
+        assert store.manifest.fit != store.manifest.books
+        slot = books.class_codes[books.class_names.index("blue")]
+        prototypes.append(books.codewords[0, slot[0]])
+    np.testing.assert_allclose(*prototypes, atol=1e-3)
+    before = store.manifest.books
+    add(store, pictures(("blue",), 3, seed=3))  # it is grown up
+    assert store.manifest.books == before
+
+
 def test_compacting_removes_codebooks_of_no_version(tmp_path: Path) -> None:
     store = filled(tmp_path / "g", ("red", "green"))
     add(store, pictures(("blue",), 5, seed=2))

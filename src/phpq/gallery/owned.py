@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import shutil
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
 
 BOOKS = "codebooks"  # the folder of the files
 SIDE = "refit"  # embeddings of a refit that is under way or was killed
+_YOUNG = (2, 5)  # images of a class at which its prototype is made anew, after the first
 
 
 def write_codebooks(folder: Path, books: AdditiveCodebooks) -> str:
@@ -132,14 +134,52 @@ def _with_books(
     from phpq.additive_fit import fit_additive
 
     manifest = store.manifest
-    if len(store):
-        books = store.own_codebooks().with_classes(vectors, labels)
-        if books is not store.own_codebooks():
-            store.describe(replace(manifest, books=write_codebooks(store.folder, books)))
-    else:
+    if not len(store):
         books = fit_additive(
             vectors, labels, num_codebooks=manifest.num_codebooks, trust=manifest.trust
         )
         name = write_codebooks(store.folder, books)
         store.describe(replace(manifest, books=name, fit=name, fitted_rows=len(vectors)))
+        return books
+    known = store.own_codebooks()
+    young = _young(store, labels) if manifest.keep_embeddings and known.class_books else []
+    had = [record.label for record in young]
+    if young:
+        vectors = np.concatenate([_vectors(young, had, store), vectors])
+    books = _without(known, set(had)).with_classes(vectors, [*had, *labels])
+    if books is not known:
+        store.describe(replace(manifest, books=write_codebooks(store.folder, books)))
+    if young:  # until this commit they stand at the prototype of before, which is no wrong place
+        codes = books.encode(vectors[: len(young)], had)
+        recoded = [replace(record, code=code) for record, code in zip(young, codes, strict=True)]
+        rows = store.numbers_of([record.id for record in young])
+        store.write_rows(recoded, rows, replacing=True)
     return books
+
+
+def _young(store: GalleryStore, labels: Sequence[str | None]) -> list[Record]:
+    """Return the images of classes so small that new images should move their prototypes.
+
+    Few images that came one by one must tell as much as those that came together.
+    """
+    coming = Counter(name for name in labels if name is not None)
+    column = store.dataset.to_table(columns=["label"])["label"]
+    there = {each["values"]: each["counts"] for each in column.value_counts().to_pylist()}
+    small = [
+        name
+        for name, count in coming.items()
+        if any(1 <= there.get(name, 0) < size <= there[name] + count for size in _YOUNG)
+    ]
+    if not small:
+        return []
+    listed = ", ".join("'" + name.replace("'", "''") + "'" for name in small)
+    return store.records(store.dataset.to_table(filter=f"label IN ({listed})"))
+
+
+def _without(books: AdditiveCodebooks, names: set[str | None]) -> AdditiveCodebooks:
+    """Return codebooks that do not know some classes; themselves if there are none."""
+    kept = [place for place, name in enumerate(books.class_names) if name not in names]
+    if len(kept) == len(books.class_names):
+        return books
+    classes = tuple(books.class_names[place] for place in kept)
+    return replace(books, class_names=classes, class_codes=books.class_codes[kept])
