@@ -14,8 +14,8 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -48,6 +48,8 @@ class AdditiveCodebooks(Codebooks):
     sharpness: float = 16.0  # of `likely`
     fitted_rows: int = 0
     fitted_distortion: float = 0.0  # mean squared error of the rows at fitting
+    # What encoding and decoding need, made when first needed: it takes longer than a single row.
+    _made: dict[str, NDArray[Any]] = field(default_factory=dict, init=False, repr=False)
 
     @property
     def embedding_dim(self) -> int:
@@ -75,8 +77,7 @@ class AdditiveCodebooks(Codebooks):
 
     def decode(self, codes: CodeArray) -> FloatArray:
         """Return what codes (N, M) stand for, in the space of embeddings: (N, D) float32."""
-        back = np.linalg.pinv(self.projection.astype(np.float64))
-        return (self._sums(codes).astype(np.float64) @ back + self.mean).astype(np.float32)
+        return self._embedded(self._sums(codes))
 
     def lookup_tables(self, queries: FloatArray, *, norm: QueryNorm = "unit") -> FloatArray:
         """Score every codeword against (Q, D) queries: (Q, M, K) float32."""
@@ -111,8 +112,7 @@ class AdditiveCodebooks(Codebooks):
         if labelled.any():
             mine = sums[labelled] - self.trust * self._prototypes()[classes[labelled]]
             sums[labelled] = mine / max(1 - self.trust, 1e-6)
-        back = np.linalg.pinv(self.projection.astype(np.float64))
-        return (sums.astype(np.float64) @ back + self.mean).astype(np.float32)
+        return self._embedded(sums)
 
     def distortion(self, embeddings: FloatArray, labels: Labels | None = None) -> float:
         """Return the mean squared distance of (N, D) rows from what their codes stand for."""
@@ -219,6 +219,17 @@ class AdditiveCodebooks(Codebooks):
         centred = rows.astype(np.float64) - self.mean
         return (centred @ self.projection.astype(np.float64)).astype(np.float32)
 
+    def _embedded(self, vectors: FloatArray) -> FloatArray:
+        """Undo the projection as far as that can be: (N, d) to (N, D) float32."""
+        back = self._once("back", lambda: np.linalg.pinv(self.projection.astype(np.float64)))
+        rows: FloatArray = (vectors.astype(np.float64) @ back + self.mean).astype(np.float32)
+        return rows
+
+    def _once(self, name: str, make: Callable[[], NDArray[Any]]) -> NDArray[Any]:
+        if name not in self._made:
+            self._made[name] = make()
+        return self._made[name]
+
     def _tables(self, vectors: FloatArray) -> FloatArray:
         flat = self.codewords.reshape(-1, self.sub_dim).astype(np.float64)
         products = (vectors.astype(np.float64) @ flat.T).astype(np.float32)
@@ -249,7 +260,7 @@ class AdditiveCodebooks(Codebooks):
 
     def codes_of_targets(self, targets: FloatArray, classes: IntArray) -> CodeArray:
         """Return the codes (N, M) of places (N, d) where rows of classes (N,), or -1, stand."""
-        gram = gram_matrix(self.codewords)
+        gram = self._once("gram", lambda: gram_matrix(self.codewords))
         codes = np.empty((len(targets), self.num_codebooks), np.uint8)
         labelled = classes >= 0
         for group, fixed in ((labelled, self.class_codes[classes[labelled]]), (~labelled, None)):

@@ -54,8 +54,8 @@ def test_a_gallery_that_owns_its_codebooks_says_so(tmp_path: Path) -> None:
             parse_manifest(content | change, tmp_path)
     with pytest.raises(FormatError, match="is damaged"):
         parse_manifest({name: content[name] for name in content if name != "fit"}, tmp_path)
-    for bits in (0, 12, 520):
-        with pytest.raises(ConfigError, match="multiple of 8 from 8 to 512"):
+    for bits in (0, 12, 264):
+        with pytest.raises(ConfigError, match="multiple of 8 from 8 to 256"):
             new_own_manifest(20, "abc", bits=bits)
     with pytest.raises(ConfigError, match=r"trust=1\.5"):
         new_own_manifest(20, "abc", trust=1.5)

@@ -128,10 +128,10 @@ def new_own_manifest(
 
 def check_own(bits: int, trust: float) -> None:
     """Raise a `ConfigError` unless a gallery can own codebooks of these settings."""
-    if bits % 8 or not 8 <= bits <= 512:
+    if bits % 8 or not 8 <= bits <= 256:
         raise ConfigError(
             f"bits={bits} is not allowed for a gallery's own codebooks; use a multiple of 8 from 8 "
-            "to 512."
+            "to 256."
         )
     if not 0 <= trust <= 1:
         raise ConfigError(f"trust={trust} is not allowed: it must be in [0, 1].")
