@@ -222,6 +222,17 @@ def test_a_gallery_that_owns_its_codebooks(home: Path) -> None:
     assert info["fit"]["due"] is None
 
 
+def test_its_general_embedding_must_be_there(home: Path) -> None:
+    own = Gallery.create(home / "own", home / "run", codebooks="own", bits=8)
+    assert own.verify().sound
+    (home / "own" / "model" / "general.safetensors").unlink()
+    with pytest.raises(FormatError, match=r"cannot be read.*Copy general.safetensors"):
+        Gallery.open(home / "own")
+    report = own.verify()
+    assert not report.sound
+    assert "the model cannot be read" in report.problems[0]
+
+
 def test_it_is_fitted_anew_when_it_has_doubled(home: Path) -> None:
     files = sorted((home / "birds").rglob("*.png"))
     own = Gallery.create(home / "own", home / "run", codebooks="own", bits=8)

@@ -63,7 +63,14 @@ def open_store(folder: Path, model: Model) -> GalleryStore:
     if own:
         gather_run(folder, model)
     store = GalleryStore.open(folder / FOLDER / GALLERY if own else folder)
-    if fingerprint_of(model, store.manifest.space) == store.manifest.model_fingerprint:
+    try:
+        made_them = fingerprint_of(model, store.manifest.space)
+    except NotTrainedError as error:
+        raise FormatError(
+            f"The model of the gallery {str(folder)!r} cannot be read: {error} Copy "
+            f"general.safetensors of its run into {str(model_folder(folder))!r}."
+        ) from error
+    if made_them == store.manifest.model_fingerprint:
         return store
     if own:
         raise _trained_since(folder)

@@ -308,15 +308,16 @@ def _check_model(folder: Path) -> str | None:
     from phpq.model.checkpoint import read_card
 
     try:
-        read_card(model_folder(folder))
-        model = load(model_folder(folder), device="cpu")
-    except PhpqError as error:
-        return f"the model cannot be read: {error} Copy the run that made the gallery into model/."
-    try:
         manifest = read_manifest(folder)
     except PhpqError:
-        return None  # reported as a problem of the manifest
-    if fingerprint_of(model, manifest.space) != manifest.model_fingerprint:
+        manifest = None  # reported as a problem of the manifest
+    try:
+        read_card(model_folder(folder))
+        model = load(model_folder(folder), device="cpu")
+        fingerprint = fingerprint_of(model, manifest.space) if manifest else ""
+    except PhpqError as error:
+        return f"the model cannot be read: {error} Copy the run that made the gallery into model/."
+    if manifest and fingerprint != manifest.model_fingerprint:
         return (
             "model/ holds another model than the one that made the codes. Copy config.json and "
             "weights.safetensors of the right run into it, or index the images again."
