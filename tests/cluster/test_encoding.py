@@ -38,6 +38,7 @@ from phpq.cluster.encoding import (
 )
 from phpq.errors import ConfigError, DataError
 from phpq.gallery import AddReport, Gallery, GalleryStore
+from phpq.gallery.folder import Space
 from phpq.gallery.ingest import Encoded, encode_items
 from phpq.gallery.sources import Item
 from picture_files import write_image
@@ -394,15 +395,20 @@ def images(folder: Path, count: int) -> list[Item]:
 
 
 @pytest.mark.usefixtures("references")
-def test_an_actor_encodes_as_this_process_does(gallery: Gallery, tmp_path: Path) -> None:
+@pytest.mark.parametrize("space", ["learned", "general"])
+def test_an_actor_encodes_as_this_process_does(
+    gallery: Gallery, tmp_path: Path, space: Space
+) -> None:
     known = images(tmp_path, 11)
     stretches = [known[:8], known[8:]]
-    work = Work(str(gallery.path), 4, True, "cpu", 1)
+    work = Work(str(gallery.path), 4, True, "cpu", 1, space)
     actor = EncodingActor(work, stretches)
     answer = actor({"number": np.array([1, 0])})
     assert answer["number"].tolist() == [1, 0]
     batches = [batch for place in (1, 0) for batch in answer["stretch"][place].batches]
-    wanted = list(encode_items(known, gallery.model, batch_size=4, keep_embeddings=True))
+    wanted = list(
+        encode_items(known, gallery.model, batch_size=4, keep_embeddings=True, space=space)
+    )
     assert [len(batch) for batch in batches] == [4, 4, 3]
     for got, here in zip(chain(*batches), chain(*wanted), strict=True):
         assert got.reason == here.reason
