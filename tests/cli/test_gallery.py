@@ -113,8 +113,10 @@ def test_labels_are_renamed_and_given(folder: Path) -> None:
     assert "codebooks of its model" in refused("gallery", "refit", folder)
     assert phpq("gallery", "rename", folder, "a", "wren", "--json").json() == {"changed": 5}
     assert phpq("gallery", "relabel", folder, "n1", "wren").out.split()[1:] == ["1", "image"]
-    assert phpq("gallery", "relabel", folder, "n0").out.split()[1:] == ["1", "image"]
+    assert phpq("gallery", "relabel", folder, "n0", "--clear").out.split()[1:] == ["1", "image"]
     store = GalleryStore.open(folder)
     assert (store.count("label = 'wren'"), store.count("label IS NULL")) == (5, 1)
     assert "has the label 'a'" in refused("gallery", "rename", folder, "a", "x")
+    assert "--clear" in refused("gallery", "relabel", folder, "n2")
+    assert "--clear" in refused("gallery", "relabel", folder, "n2", "wren", "--clear")
     assert "no image 'who'" in refused("gallery", "relabel", folder, "who", "x")

@@ -126,14 +126,17 @@ def relabel(
     folder: Folder,
     id: Annotated[str, typer.Argument(metavar="ID", help="An image of the gallery.")],
     label: Annotated[
-        str | None, typer.Argument(metavar="[LABEL]", help="None takes its label away.")
+        str | None, typer.Argument(metavar="LABEL", help="Its new label; or give --clear.")
     ] = None,
+    clear: Annotated[bool, typer.Option("--clear", help="Take its label away.")] = False,
     as_json: AsJson = False,
 ) -> None:
     """Give an image another label, or none."""
     from phpq.gallery.labels import relabel as change_label
     from phpq.gallery.store import GalleryStore
 
+    if (label is None) != clear:
+        raise ConfigError("Give the image either a LABEL, or none with --clear.")
     changed = change_label(GalleryStore.open(folder), [id], label)
     print_result({"changed": changed}, [("relabelled", plural(changed, "image"))], as_json=as_json)
 

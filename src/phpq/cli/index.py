@@ -179,6 +179,9 @@ def _rows(
     info = gallery.info()
     size = f"{info['bits']} bits each: {readable_bytes(info['code_bytes'])} of codes"
     fitted = [("codebooks", "fitted anew to what the gallery holds")] if report.refitted else []
+    if due := info.get("fit", {}).get("due"):
+        command = f"phpq gallery refit {shlex.quote(str(gallery.path))}"
+        fitted = [("refit", f"due, {due}: {command}")]
     return [
         ("indexed", f"{', '.join(shown) or 'nothing'}, in {seconds:.1f} s"),
         ("gallery", f"{info['images']:,} images, {info['labels']:,} labels, {size}"),

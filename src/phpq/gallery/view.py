@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 from cachetools import LRUCache
 
-from phpq.additive import AdditiveCodebooks
+from phpq.additive import AdditiveCodebooks, softmax
 from phpq.codes import CodeArray, Codebooks, FloatArray, IntArray, QueryNorm, check_embeddings
 from phpq.errors import ConfigError, UnknownNameError
 from phpq.gallery.folder import damage_named
@@ -78,6 +78,7 @@ class GalleryView:
         self._edges = self._parts.edges
         self._known: LRUCache[str, tuple[int, int]] = LRUCache(_KNOWN)  # place and offset by id
         self.remember = Recent(_KEPT).get  # what was made for a key before, or is made now
+        self._passing = Recent(_KEPT)  # classes of the images that pass a filter
         self._lock = threading.Lock()
 
     def __len__(self) -> int:
@@ -214,19 +215,21 @@ class GalleryView:
         books = self.codebooks
         if not isinstance(books, AdditiveCodebooks) or not books.class_names:
             return None
-        if page.where is None and not page.labels:
-            there = set(self.label_counts)
-        else:
+        names = books.class_names
+
+        def find() -> IntArray:
             asked = Request("labels_of", (page.where, page.labels))
-            there = {name for names in self._ask_all(asked) for name in names}
-        columns = [place for place, name in enumerate(books.class_names) if name in there]
-        likely = books.likely(queries)[:, columns].astype(np.float64)
-        names = [books.class_names[place] for place in columns]
+            there = {name for labels in self._ask_all(asked) for name in labels}
+            return np.array([place for place, name in enumerate(names) if name in there], np.int64)
+
+        passing = self._passing.get((page.where, page.labels), find)
+        # Not a part of the shares among all classes: those might all have been rounded to nothing.
+        likely = softmax(books.sharpness * books.kinds(queries)[:, passing])
         answers: list[Kinds] = []
         for shares in likely:
-            best = np.argsort(-shares, kind="stable")[:SHOWN_KINDS].tolist()
-            total = float(shares.sum()) or 1.0
-            answers.append(tuple((names[place], float(shares[place]) / total) for place in best))
+            few = np.argpartition(-shares, min(SHOWN_KINDS, len(shares)) - 1)[:SHOWN_KINDS]
+            best = few[np.lexsort((few, -shares[few]))].tolist() if len(shares) else []
+            answers.append(tuple((names[passing[place]], float(shares[place])) for place in best))
         return answers
 
     def _read(self, ranked: Ranked, columns: slice) -> Iterator[list[Record]]:
