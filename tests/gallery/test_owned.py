@@ -98,7 +98,7 @@ def test_images_that_come_one_by_one_tell_as_much_as_together(tmp_path: Path) ->
         assert store.manifest.fit != store.manifest.books
         slot = books.class_codes[books.class_names.index("blue")]
         prototypes.append(books.codewords[0, slot[0]])
-    np.testing.assert_allclose(*prototypes, atol=1e-3)
+    np.testing.assert_allclose(prototypes[0], prototypes[1], atol=1e-3)
     before = store.manifest.books
     add(store, pictures(("blue",), 3, seed=3))  # it is grown up
     assert store.manifest.books == before

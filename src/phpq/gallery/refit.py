@@ -10,8 +10,9 @@ the new ones with the new ones after it.
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -23,7 +24,7 @@ from phpq.additive import AdditiveCodebooks
 from phpq.codes import CodeArray, FloatArray, IntArray
 from phpq.data.places import origin_at
 from phpq.errors import ConfigError
-from phpq.files import remove_temporaries, write_bytes
+from phpq.files import write_bytes
 from phpq.gallery._part import batches, find_part
 from phpq.gallery.folder import check_own, damage_named
 from phpq.gallery.ingest import Progress, encode_items
@@ -70,6 +71,9 @@ class Fit:
     due: str | None  # a sentence that says why a refit is due; None if it is not
 
 
+_Key = tuple[int, bytes]  # number of a row, and the hash of its file
+
+
 class _Kept:
     """Embeddings that the gallery keeps."""
 
@@ -88,12 +92,11 @@ class _Embedded:
 
     def __init__(self, store: GalleryStore, model: Model) -> None:
         self._home, self._model = store.folder / SIDE, model
+        self._tried: set[_Key] = set()  # images that were read, or could not be
         self.gone = 0  # rows, so far, whose image is not there as it was
 
     def prepare(self, store: GalleryStore, progress: Progress | None) -> None:
         """Embed what is not embedded yet."""
-        self._home.mkdir(exist_ok=True)
-        remove_temporaries(self._home)
         rows, done = find_part(store).rows, 0
         for stretch in np.unique(rows // _STRETCH).tolist():
             done += self._embed(store, stretch)
@@ -131,47 +134,48 @@ class _Embedded:
         missing = [
             (key, Item(row["id"], origin_at(row["uri"])))
             for key, row in zip(keys, listed, strict=True)
-            if key not in held and row["uri"] is not None
+            if key not in held and key not in self._tried and row["uri"] is not None
         ]
         if not missing:
             return len(listed)
-        batches_ = encode_items(
-            [item for _, item in missing], self._model, space=store.manifest.space
-        )
-        encoded = (each for batch in batches_ for each in batch)
+        items = [item for _, item in missing]
+        encoded = chain.from_iterable(encode_items(items, self._model, space=store.manifest.space))
         for (key, _), each in zip(missing, encoded, strict=True):
-            same = each.record is not None and each.record.sha256 == key[1]
-            held[key] = each.record.embedding if same and each.record is not None else None
-        self._write(stretch, {key: held[key] for key in keys if key in held}, store)
+            self._tried.add(key)
+            record = each.record
+            if record is not None and record.embedding is not None and record.sha256 == key[1]:
+                held[key] = record.embedding
+        self._write(stretch, {key: held[key] for key in keys if key in held})
         return len(listed)
 
     def _path(self, stretch: int) -> Path:
         return self._home / f"{stretch:09d}.safetensors"
 
-    def _write(self, stretch: int, held: dict[tuple[int, bytes], Any], store: GalleryStore) -> None:
+    def _write(self, stretch: int, held: Mapping[_Key, NDArray[np.float16]]) -> None:
         from safetensors.numpy import save
 
-        blank = np.zeros(store.manifest.embedding_dim, np.float16)
+        if not held:
+            return
         tensors: dict[str, NDArray[Any]] = {
             "rows": np.array([row for row, _ in held], np.int64),
             "sha256": np.frombuffer(b"".join(sha for _, sha in held), np.uint8),
-            "there": np.array([vector is not None for vector in held.values()], np.uint8),
-            "embeddings": np.stack([blank if each is None else each for each in held.values()]),
+            "embeddings": np.stack(list(held.values())),
         }
+        self._home.mkdir(exist_ok=True)
         write_bytes(self._path(stretch), save(tensors))
 
-    def _read(self, stretch: int) -> dict[tuple[int, bytes], NDArray[np.float16] | None]:
-        """Return the embeddings of a stretch by row number and hash; None without an image."""
+    def _read(self, stretch: int) -> dict[_Key, NDArray[np.float16]]:
+        """Return the embeddings of a stretch that are there."""
         from safetensors import SafetensorError
         from safetensors.numpy import load
 
         try:
             held = load(self._path(stretch).read_bytes())
             hashes = held["sha256"].tobytes()
-            parts = zip(held["rows"].tolist(), held["there"], held["embeddings"], strict=True)
+            parts = zip(held["rows"].tolist(), held["embeddings"], strict=True)
             return {
-                (row, hashes[32 * place : 32 * place + 32]): vector if there else None
-                for place, (row, there, vector) in enumerate(parts)
+                (row, hashes[32 * place : 32 * place + 32]): vector
+                for place, (row, vector) in enumerate(parts)
             }
         except (OSError, SafetensorError, KeyError, ValueError):
             return {}  # it is embedded again
