@@ -119,6 +119,19 @@ def test_a_row_without_label_or_with_an_unknown_one_is_coded_by_its_look() -> No
         books.encode(rows, ["owl"])
 
 
+def test_a_label_that_the_look_contradicts_does_not_bury_its_image() -> None:
+    rows, labels = made_up(per_kind=40)
+    wrong = list(labels)
+    for row in range(0, len(rows), 10):
+        wrong[row] = KINDS[(KINDS.index(labels[row]) + 1) % 4]
+    books = fit_additive(rows, wrong, num_codebooks=8, dims=16, trust=0.9)
+    codes = books.encode(rows, wrong)
+    found = score_codes(books.lookup_tables(rows), codes).argmax(axis=1)
+    assert (found[::10] == np.arange(0, len(rows), 10)).mean() > 0.7  # none if they were trusted
+    back = books.vectors(books.own_vectors(codes, wrong))
+    assert (back * books.vectors(rows)).sum(axis=1)[::10].mean() > 0.9
+
+
 def test_kinds_are_scored_by_their_prototypes() -> None:
     books, rows, labels = fitted()
     own = books.vectors(rows)

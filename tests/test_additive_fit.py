@@ -49,6 +49,13 @@ def test_fitting_codewords_together_beats_one_after_the_other(
     assert together < 0.97 * alone
 
 
+def test_as_many_codewords_as_rows_stay_as_short_as_the_rows() -> None:
+    rows, _ = made_up(kinds=64, per_kind=8)
+    books = fit_additive(rows, [None] * len(rows), num_codebooks=2)
+    assert np.linalg.norm(books.codewords, axis=2).max() < 2
+    assert books.fitted_distortion < 0.2
+
+
 def test_the_distortion_at_fitting_is_that_of_the_rows_and_grows_with_new_kinds() -> None:
     rows, labels = made_up(kinds=30, per_kind=20)
     books = fit_additive(rows, labels, num_codebooks=4)

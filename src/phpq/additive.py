@@ -7,7 +7,8 @@ labels, and cut to the directions in which the gallery varies most.
 
 The first codebooks hold the classes. A labelled row stands at
 `trust * prototype + (1 - trust) * its own vector`: its class decides which images come first, its
-own bytes order them inside the class. A row without label stands at its own vector.
+own bytes order them inside the class. A row without label, or with one that its look contradicts,
+stands at its own vector.
 """
 
 from __future__ import annotations
@@ -29,6 +30,8 @@ Labels = Sequence[str | None]
 SIZE = 256  # codewords of a codebook
 BEAM = 8  # partial codes that are followed while a row is encoded
 _BLOCK = 512  # rows encoded at once
+_DOUBT = 0.1  # a label that is less likely than this, by the look of its row, is not trusted
+_DOUBTED_CLASSES = 4096  # with more classes all labels are trusted: comparing would take too long
 _NEAR = 16  # codes that a class may take, the nearest free one
 _TENSORS = ("codewords", "mean", "projection", "class_codes")
 
@@ -108,10 +111,10 @@ class AdditiveCodebooks(Codebooks):
     def own_vectors(self, codes: CodeArray, labels: Labels | None = None) -> FloatArray:
         """Return (N, D): what codes tell of the rows themselves, without their classes."""
         classes, sums = self._classes_of(labels, len(codes)), self._sums(codes)
-        labelled = classes >= 0
-        if labelled.any():
-            mine = sums[labelled] - self.trust * self._prototypes()[classes[labelled]]
-            sums[labelled] = mine / max(1 - self.trust, 1e-6)
+        trusted = self._believed(unit_rows(sums), classes)
+        if trusted.any():
+            mine = sums[trusted] - self.trust * self._prototypes()[classes[trusted]]
+            sums[trusted] = mine / max(1 - self.trust, 1e-6)
         return self._embedded(sums)
 
     def distortion(self, embeddings: FloatArray, labels: Labels | None = None) -> float:
@@ -250,13 +253,30 @@ class AdditiveCodebooks(Codebooks):
         return number_labels(labels, self.class_names)
 
     def targets(self, own: FloatArray, classes: IntArray) -> FloatArray:
-        """Where rows (N, d) stand: between their class and themselves, or at themselves."""
+        """Where rows (N, d) stand: between their class and themselves, or at themselves.
+
+        A label that the look of its row contradicts is not trusted, so that a wrong one does not
+        bury its image.
+        """
         targets = self.scale * own
-        labelled = classes >= 0
-        if labelled.any():
-            prototypes = self._prototypes()[classes[labelled]]
-            targets[labelled] = self.trust * prototypes + (1 - self.trust) * own[labelled]
+        trusted = self._believed(own, classes)
+        if trusted.any():
+            prototypes = self._prototypes()[classes[trusted]]
+            targets[trusted] = self.trust * prototypes + (1 - self.trust) * own[trusted]
         return targets
+
+    def _believed(self, vectors: FloatArray, classes: IntArray) -> NDArray[np.bool_]:
+        """Tell which of (N, d) vectors have a label that their look does not contradict."""
+        believed = classes >= 0
+        if len(self.class_names) > _DOUBTED_CLASSES:
+            return believed
+        prototypes = self._prototypes().astype(np.float64)
+        rows = np.flatnonzero(believed)
+        for start in range(0, len(rows), _BLOCK):
+            part = rows[start : start + _BLOCK]
+            likely = softmax(self.sharpness * (vectors[part].astype(np.float64) @ prototypes.T))
+            believed[part] = likely[np.arange(len(part)), classes[part]] >= _DOUBT
+        return believed
 
     def codes_of_targets(self, targets: FloatArray, classes: IntArray) -> CodeArray:
         """Return the codes (N, M) of places (N, d) where rows of classes (N,), or -1, stand."""

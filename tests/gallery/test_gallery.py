@@ -198,7 +198,7 @@ def test_verify_and_export(home: Path) -> None:
 def test_a_gallery_that_owns_its_codebooks(home: Path) -> None:
     own = Gallery.create(home / "own", home / "run", codebooks="own", bits=16)
     manifest = own.manifest
-    assert (manifest.bits, manifest.trust, manifest.keep_embeddings) == (16, 0.7, True)
+    assert (manifest.bits, manifest.trust, manifest.keep_embeddings) == (16, 0.8, True)
     assert manifest.embedding_dim == own.model.embedding_dim("general")
     assert manifest.model_fingerprint == own.model.general_fingerprint()
     report = own.add(home / "birds")
@@ -233,7 +233,7 @@ def test_its_general_embedding_must_be_there(home: Path) -> None:
     assert "the model cannot be read" in report.problems[0]
 
 
-def test_it_is_fitted_anew_when_it_has_doubled(home: Path) -> None:
+def test_it_is_fitted_anew_when_what_came_does_not_fit(home: Path) -> None:
     files = sorted((home / "birds").rglob("*.png"))
     own = Gallery.create(home / "own", home / "run", codebooks="own", bits=8)
     rows = [
@@ -242,9 +242,9 @@ def test_it_is_fitted_anew_when_it_has_doubled(home: Path) -> None:
     ]
     assert not own.add(rows[:8]).refitted
     first = own.manifest.fit
-    assert not own.add(rows[8:16]).refitted
+    assert not own.add(rows[:8]).refitted
     assert own.manifest.fit == first
-    assert own.add(rows[16:]).refitted
+    assert own.add(rows[8:]).refitted
     assert (own.manifest.fitted_rows, own.manifest.fit != first) == (len(files), True)
     assert own.refit(trust=0.2, bits=16).trust == 0.2
     assert own.manifest.bits == 16

@@ -44,7 +44,7 @@ def test_it_fits_and_encodes_all_rows_in_one_commit(tmp_path: Path) -> None:
     answer = old_view.search_many(query_for("grey"), Page())[0]
     report = fit_again(store, progress=lambda *now: told.append(now))
     assert store.version == version + 1
-    assert (report.images, report.bits, report.trust, report.from_codes) == (43, 16, 0.7, 0)
+    assert (report.images, report.bits, report.trust, report.from_codes) == (43, 16, 0.8, 0)
     assert report.to_dict()["distortion"] == store.own_codebooks().fitted_distortion
     assert told[-1] == ("encoding", 43, 43)
     after = store.manifest
@@ -197,7 +197,7 @@ def test_classes_that_the_sample_has_missed_are_known(
 def test_it_says_when_a_refit_is_due(tmp_path: Path) -> None:
     store = make_own_store(tmp_path / "g")
     assert describe_fit(store).due is None
-    assert not outgrown(store)
+    assert not outgrown(store, 20)
     add(store, pictures(("red", "green"), 10))
     fit = describe_fit(store)
     assert (fit.due, fit.fitted_rows, fit.classes, fit.unknown_labels) == (None, 20, 2, 0)
@@ -206,12 +206,12 @@ def test_it_says_when_a_refit_is_due(tmp_path: Path) -> None:
     due = describe_fit(store).due
     assert due is not None
     assert "its codes are off by" in due
-    assert not outgrown(store)
+    assert outgrown(store, 18)
+    assert not outgrown(store, 0)  # hardly anything came: not worth a look
     add(store, pictures(("blue",), 3, seed=3))
     assert describe_fit(store).due == "it holds 41 images, and its codebooks were fitted to 20"
-    assert outgrown(store)
     fit_again(store)
-    assert (describe_fit(store).due, outgrown(store)) == (None, False)
+    assert (describe_fit(store).due, outgrown(store, 41)) == (None, False)
 
 
 def test_labels_that_come_to_a_gallery_without_are_a_reason(tmp_path: Path) -> None:
@@ -219,10 +219,10 @@ def test_labels_that_come_to_a_gallery_without_are_a_reason(tmp_path: Path) -> N
     add(store, pictures(("red", "green"), 10, labelled=False))
     add(store, pictures(("blue",), 2))
     assert describe_fit(store).due == "its codebooks do not know 1 of its 1 labels"
-    assert outgrown(store)
+    assert outgrown(store, 2)
     fit_again(store)
     assert store.own_codebooks().class_names == ("blue",)
-    assert not outgrown(store)
+    assert not outgrown(store, 2)
 
 
 def test_lost_codebooks_are_fitted_anew_by_a_repair(tmp_path: Path) -> None:

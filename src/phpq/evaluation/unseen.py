@@ -35,7 +35,7 @@ from phpq.evaluation.kinds import (
     search,
 )
 
-TRUSTS = (0.5, 0.7, 0.9)  # tried where labels are wrong
+TRUSTS = (0.5, 0.8, 0.95)  # tried where labels are wrong
 SHOTS, DRAWS = 5, 5  # labelled images of a new kind, and how often they are drawn
 FLIPPED = 0.1  # share of the labels that are made wrong
 UNSEEN = "unseen"

@@ -20,6 +20,7 @@ import pyarrow as pa
 from filelock import FileLock, Timeout
 
 from phpq._version import __version__
+from phpq.additive_fit import TRUST
 from phpq.codes import Codebooks, QueryNorm
 from phpq.errors import ConfigError, DataError, FormatError, PhpqError
 from phpq.files import read_json
@@ -107,7 +108,7 @@ def new_own_manifest(
     fingerprint: str,
     *,
     bits: int = 64,
-    trust: float = 0.7,
+    trust: float = TRUST,
     keep_embeddings: bool = True,
 ) -> Manifest:
     """Describe a gallery that is made now and will own its codebooks."""

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar
 import numpy as np
 from PIL import Image
 
+from phpq.additive_fit import TRUST
 from phpq.codes import Codebooks, FloatArray, check_embeddings
 from phpq.errors import ConfigError, DataError, FormatError, ShapeError
 from phpq.gallery.export import FaissGallery, describe_store, export_parquet, to_faiss
@@ -67,7 +68,7 @@ class Gallery:
         *,
         codebooks: Literal["model", "own"] = "model",
         bits: int = 64,
-        trust: float = 0.7,
+        trust: float = TRUST,
         keep_embeddings: bool | None = None,
     ) -> Gallery:
         """Make an empty gallery in a new or empty folder, with a copy of the model.
@@ -189,7 +190,7 @@ class Gallery:
             engine=engine,
         )
         report = ingest.run(source, progress, metadata=metadata or {}, prefix=prefix)
-        if outgrown(self._store):
+        if outgrown(self._store, report.added + report.replaced):
             self.refit(progress=progress)
             report = with_changes(report, refitted=True)
         return report

@@ -38,6 +38,7 @@ if TYPE_CHECKING:
 
 FIT_ROWS = 50_000  # a random sample of more rows is fitted to
 DUE_ROWS = 2.0  # times the rows at the fit: a refit is due
+_LOOK_AFTER = 0.01  # share of the rows at the fit that must come before the fit is looked at
 DUE_DISTORTION = 1.25  # times that at the fit: a refit is due
 _MOST_ROWS = 2 * FIT_ROWS  # with rows of classes that the sample has missed
 _CHECKED_ROWS = 5000  # whose distortion is measured
@@ -243,19 +244,15 @@ def describe_fit(store: GalleryStore) -> Fit:
     return Fit(len(books.class_names), unknown, *fitted, now, due if rows else None)
 
 
-def outgrown(store: GalleryStore) -> bool:
-    """Say whether a gallery that keeps embeddings should be fitted anew at once."""
+def outgrown(store: GalleryStore, added: int) -> bool:
+    """Say whether a gallery that keeps embeddings should be fitted anew after so many came."""
     manifest = store.manifest
     if not (manifest.owns_codebooks and manifest.keep_embeddings and len(store)):
         return False
-    if len(store) > DUE_ROWS * manifest.fitted_rows:
-        return True
-    # Fitted when no image had a label: now some have.
-    return (
-        bool(manifest.trust)
-        and not store.own_codebooks().class_names
-        and bool(store.dataset.count_rows("label IS NOT NULL"))
-    )
+    # Looking takes a second or two: a few images more cannot change much.
+    if added < _LOOK_AFTER * manifest.fitted_rows:
+        return False
+    return describe_fit(store).due is not None
 
 
 def refit_kept(
