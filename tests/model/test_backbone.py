@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any, cast
 
 import pytest
 import timm
@@ -50,6 +51,22 @@ def test_resnet18_yields_the_papers_stages() -> None:
     with torch.no_grad():
         maps = backbone(torch.zeros(1, 3, 224, 224))
     assert [m.shape[2] for m in maps] == [28, 14, 7]
+
+
+def test_the_first_convolution_of_a_bottleneck_halves_the_map_where_weights_expect_it() -> None:
+    config = ModelConfig(backbone="resnet26", bottleneck_stride="first")
+    first, middle = build_backbone(config).eval(), build("resnet26").eval()
+    first.load_state_dict(middle.state_dict())
+    seen: list[Tensor] = []
+    block = cast(Any, first.pyramid).layer3[0]
+    block.conv1.register_forward_hook(lambda _module, _given, made: seen.append(made))
+    images = torch.rand(1, 3, 64, 64)
+    with torch.no_grad():
+        maps, others = first(images), middle(images)
+    assert seen[0].shape[-1] == 4  # of 8: halved before the middle convolution
+    assert [m.shape for m in maps] == [m.shape for m in others]
+    with pytest.raises(ConfigError, match="no bottlenecks"):
+        build_backbone(ModelConfig(backbone="resnet18", bottleneck_stride="first"))
 
 
 def test_maps_with_channels_last_are_turned() -> None:

@@ -117,6 +117,9 @@ class ModelConfig(_Stage):
 
     backbone: str = "resnet18"  # any timm model that yields a feature pyramid
     weights: str = "none"  # "none", "hub" (timm's pretrained weights), or the path of a file
+    # Which convolution of a ResNet's bottleneck halves the map: the weights of timm and torchvision
+    # were learned with the middle one, those of the original paper (Caffe, Keras) with the first.
+    bottleneck_stride: Literal["middle", "first"] = "middle"
     levels: int = option(3, "at least 1")  # deepest pyramid levels, which are pooled and fused
     pooling: Literal["gem", "paper"] = "gem"  # mean inside the root, or outside it as printed
     rho: tuple[float, ...] = (3.0, 2.0, 1.0)  # focus of each level, shallow first; 1 avg, inf max

@@ -13,6 +13,7 @@ from typing import Any, cast
 
 import timm
 import torch
+from timm.models.resnet import Bottleneck
 from torch import Tensor, nn
 
 from phpq.config import ModelConfig
@@ -90,7 +91,25 @@ def build_backbone(config: ModelConfig, *, load_weights: bool = True) -> Backbon
             "Give a file of weights (--weights FILE, or model.weights in the config), or learn "
             "from nothing (--weights none)."
         ) from error
+    if config.bottleneck_stride == "first":
+        _stride_first(pyramid, name)
     return Backbone(pyramid, levels)
+
+
+def _stride_first(pyramid: nn.Module, name: str) -> None:
+    """Let the first convolution of every bottleneck halve the map, in place of the middle one."""
+    halving = [
+        block
+        for block in pyramid.modules()
+        if isinstance(block, Bottleneck) and block.conv2.stride == (2, 2)
+    ]
+    if not halving:
+        raise ConfigError(
+            f"model.bottleneck_stride='first', but {name!r} has no bottlenecks of a ResNet that "
+            "halve the map. Leave it at 'middle'."
+        )
+    for block in halving:
+        block.conv1.stride, block.conv2.stride = (2, 2), (1, 1)
 
 
 def _check_known(name: str) -> None:

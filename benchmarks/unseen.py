@@ -1,0 +1,243 @@
+"""Kinds that training never saw: one recipe, several seeds, a table and `unseen.json`.
+
+    python benchmarks/unseen.py cub200:DIR --weights resnet18=FILE resnet50=FILE --out docs/results
+
+Three ways to split a data set, all learned with the default recipe at 64 bits: `half` (the first
+half of the classes, all their images; new kinds are the other half), `open` (the first 95 % of the
+classes) and `seen` (all classes, the official split). Compared with: float search over the same
+embeddings, frozen features, a product quantizer fitted to the gallery, and the model's own codes.
+Runs are kept in --runs and are not trained again; several train at once. Meant for a GPU.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import statistics
+import subprocess
+import sys
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from rich.console import Console
+from rich.table import Table
+
+MODES = {
+    "half": ("data.holdout_classes=0.5", "data.learned_images=all"),
+    "open": ("data.holdout_classes=0.05",),
+    "seen": (),
+}
+SEEN_BITS = (16, 32, 48, 64)
+# Weights of the original paper's form: which convolution halves the map.
+STRIDES = {"resnet50": ("model.bottleneck_stride=first",)}
+RESULT = "unseen_result.json"
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """One training and its measures."""
+
+    backbone: str
+    mode: str
+    seed: int
+    bits: int = 64
+
+    @property
+    def name(self) -> str:
+        """Name of the run folder."""
+        return f"{self.backbone}-{self.mode}-{self.bits}-seed{self.seed}"
+
+
+def planned(backbones: list[str], seeds: list[int]) -> list[Job]:
+    """List all trainings; those of the second backbone are of the half protocol alone."""
+    jobs = [Job(backbone, "half", seed) for backbone in backbones for seed in seeds]
+    jobs += [Job(backbones[0], mode, seed) for mode in ("open", "seen") for seed in seeds]
+    jobs += [Job(backbones[0], "seen", seeds[0], bits) for bits in SEEN_BITS if bits != 64]
+    return jobs
+
+
+def run_job(job: Job, options: argparse.Namespace) -> dict[str, Any]:
+    """Train unless that is done, measure unless that is done; each in a process of its own."""
+    folder = options.runs / job.name
+    if not (folder / "general.safetensors").is_file():
+        weights = dict(pair.split("=", 1) for pair in options.weights)
+        settings = [*MODES[job.mode], *STRIDES.get(job.backbone, ()), *options.set]
+        command = [sys.executable, "-m", "phpq", "train", options.source, "--out", str(folder)]
+        command += ["--bits", str(job.bits), "--seed", str(job.seed)]
+        command += ["--backbone", job.backbone, "--weights", weights[job.backbone]]
+        command += [word for setting in settings for word in ("--set", setting)]
+        run(command)
+    if not (folder / RESULT).is_file():
+        run([sys.executable, __file__, options.source, "--measure", str(folder), job.mode])
+    result: dict[str, Any] = json.loads((folder / RESULT).read_text("utf-8"))
+    return result
+
+
+def run(command: list[str]) -> None:
+    """Run a command; its output is shown if it fails."""
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise SystemExit(f"{' '.join(command)}\n{done.stdout[-2000:]}\n{done.stderr[-2000:]}")
+
+
+def measure(source: str, folder: Path, mode: str) -> None:
+    """Measure one run, and write what was found into its folder."""
+    from phpq import api
+
+    if mode != "seen":
+        evaluation = api.evaluate(folder, api.as_dataset(source), folder / "evaluation")
+        found = evaluation.to_dict()["unseen"] | {"seen_codes": evaluation.codes.map_percent}
+    else:
+        found = measure_seen(source, folder)
+    (folder / RESULT).write_text(json.dumps(found, indent=1), "utf-8")
+
+
+def measure_seen(source: str, folder: Path) -> dict[str, Any]:
+    """Search learned classes by the model's codes, and by the gallery's own with its labels."""
+    import phpq
+    from phpq import api
+    from phpq.additive_fit import TRUST
+    from phpq.evaluation import evaluate_codes
+    from phpq.evaluation.embedding import embed_readable
+    from phpq.evaluation.kinds import own_codes, search
+
+    model, dataset = phpq.load(folder), api.as_dataset(source)
+    spaces = {"general": lambda pixels: model.embed_pixels(pixels, space="general")}
+    gallery, queries = (
+        embed_readable(model, part, others=spaces) for part in (dataset.train, dataset.test)
+    )
+    codes = model.codebooks.encode(gallery.embeddings)
+    learned = evaluate_codes(
+        queries.labelled(), codes, gallery.images.labels, model.codebooks, query_norm="unit"
+    )
+    images = np.concatenate([gallery.others["general"], queries.others["general"]])
+    labels = np.concatenate([gallery.images.labels, queries.images.labels])
+    rows = np.arange(len(labels))
+    parts = {"gallery": rows[: len(codes)], "queries": rows[len(codes) :]}
+    found: dict[str, Any] = {"map": learned.map_percent, "bits": model.bits, "own": {}}
+    for bits in SEEN_BITS:
+        for trust in (0.0, TRUST):
+            score = search(own_codes(images, bits, trust=trust), labels, "seen", **parts)
+            found["own"][f"{bits} {score.labels}"] = score.values
+    return found
+
+
+def mean_of(values: Iterator[float]) -> dict[str, Any]:
+    """Return mean and values of the seeds, in per cent."""
+    listed = [round(value, 2) for value in values]
+    return {"mean": round(statistics.mean(listed), 2), "seeds": listed}
+
+
+def fold(found: dict[Job, dict[str, Any]]) -> dict[str, Any]:
+    """Put the runs together: means over seeds, and beside them what each seed gave."""
+
+    def over(backbone: str, mode: str, *path: str, bits: int = 64) -> dict[str, Any]:
+        def at(result: Any) -> float:
+            for key in path:
+                result = result[key]
+            return float(result)
+
+        same = [
+            r for j, r in found.items() if (j.backbone, j.mode, j.bits) == (backbone, mode, bits)
+        ]
+        return mean_of(at(result) for result in same)
+
+    backbones = list(dict.fromkeys(job.backbone for job in found))
+    first = backbones[0]
+    half = {
+        backbone: {
+            "float": {k: over(backbone, "half", "half", "float", k) for k in ("r1", "map_r")},
+            "codes": {
+                bits: {k: over(backbone, "half", "half", "codes", bits, k) for k in ("r1", "map_r")}
+                for bits in ("32", "64", "128")
+            },
+        }
+        for backbone in backbones
+    }
+    shown = ("map", "p1", "all_map", "five_shot")
+    labelled = {
+        backbone: {"64": {k: over(backbone, "half", "labelled", "64", k) for k in shown}}
+        for backbone in backbones
+    }
+    names = ("unseen_all", "unseen_unseen", "seen_seen")
+    names += tuple(f"{name}_labelled" for name in names)
+    return {
+        "half": half,
+        "labelled": labelled,
+        "open": {"64": {name: over(first, "open", "open", "64", name) for name in names}},
+        "seen": {str(bits): over(first, "seen", "map", bits=bits) for bits in SEEN_BITS},
+        "seen_labelled": {
+            str(bits): over(first, "seen", "own", f"{bits} with", "map") for bits in SEEN_BITS
+        },
+    }
+
+
+def means(tree: Any) -> Any:
+    """Return the same tree with means alone."""
+    if isinstance(tree, dict):
+        return (
+            tree["mean"] if "mean" in tree else {key: means(value) for key, value in tree.items()}
+        )
+    return tree
+
+
+def flatten(tree: Any, path: str = "") -> Iterator[tuple[str, Any]]:
+    """Yield (path, mean and seeds) of all figures."""
+    if "mean" in tree:
+        yield path.strip(" "), tree
+        return
+    for key, value in tree.items():
+        yield from flatten(value, f"{path} {key}")
+
+
+def machine() -> dict[str, Any]:
+    """Say where and with what this was measured."""
+    import torch
+
+    cuda = torch.cuda.is_available()
+    command = ["git", "rev-parse", "HEAD"]
+    commit = subprocess.run(command, capture_output=True, text=True, check=False).stdout.strip()
+    return {
+        "commit": os.environ.get("PHPQ_COMMIT") or commit,
+        "device": torch.cuda.get_device_name() if cuda else platform.processor(),
+        "torch": torch.__version__,
+    }
+
+
+def main() -> None:
+    """Run what is asked for."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("source")
+    parser.add_argument("--weights", nargs="+", default=["resnet18=hub"], metavar="BACKBONE=FILE")
+    parser.add_argument("--seeds", nargs="+", type=int, default=[0, 1, 2])
+    parser.add_argument("--runs", type=Path, default=Path("runs/unseen"))
+    parser.add_argument("--out", type=Path, default=Path("docs/results"))
+    parser.add_argument("--at-once", type=int, default=3)
+    parser.add_argument("--set", nargs="*", default=[], metavar="STAGE.FIELD=VALUE")
+    parser.add_argument("--measure", nargs=2, metavar=("RUN", "MODE"))
+    options = parser.parse_args()
+    if options.measure:
+        measure(options.source, Path(options.measure[0]), options.measure[1])
+        return
+    jobs = planned([pair.split("=")[0] for pair in options.weights], options.seeds)
+    with ThreadPoolExecutor(options.at_once) as pool:
+        found = dict(zip(jobs, pool.map(lambda job: run_job(job, options), jobs), strict=True))
+    tree = fold(found)
+    facts = {"seeds": options.seeds, "settings": options.set, **machine()}
+    options.out.mkdir(parents=True, exist_ok=True)
+    content = means(tree) | {"by_seed": tree, "made": facts}
+    (options.out / "unseen.json").write_text(json.dumps(content, indent=1) + "\n", "utf-8")
+    table = Table("measure", "mean", "seeds", title="New kinds, per cent")
+    for path, value in flatten(tree):
+        table.add_row(path, f"{value['mean']:.2f}", " ".join(f"{v:.1f}" for v in value["seeds"]))
+    Console(width=110).print(table)
+
+
+if __name__ == "__main__":
+    main()
