@@ -6,7 +6,8 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from phpq.index._kernels import NO_ROW, search_part, sort_heaps
+from phpq.index._cells import search_part
+from phpq.index._kernels import NO_ROW, sort_heaps
 from phpq.index._part import build_part
 from reference import search_loop
 

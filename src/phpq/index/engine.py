@@ -142,13 +142,14 @@ class CodeIndex:
                 f"allowed is {seen_as(allowed)}; expected a bool array of shape ({self._rows},), "
                 "one entry per row."
             )
-        from phpq.index import _kernels as kernels
+        from phpq.index._cells import search_part
+        from phpq.index._kernels import NO_ROW, sort_heaps
 
         mask = np.empty(0, np.bool_) if allowed is None else np.ascontiguousarray(allowed)
         # More places than rows would only be filled with -1: keep the heaps small.
         places = min(int(top_k), self._rows)
         scores = np.full((len(tables), places), -np.inf, dtype=np.float32)
-        ids = np.full((len(tables), places), kernels.NO_ROW, dtype=np.int64)
+        ids = np.full((len(tables), places), NO_ROW, dtype=np.int64)
         parts = self._parts
         many = allowed is not None and len(tables) >= _MANY_QUERIES
         if many and np.count_nonzero(mask) * _FEW_ALLOWED < self._rows:
@@ -160,8 +161,8 @@ class CodeIndex:
         def search_block(block: slice) -> None:
             heaps = (scores[block], ids[block])
             for part in parts:
-                kernels.search_part(tables[block], part, mask, *heaps)
-            kernels.sort_heaps(*heaps)
+                search_part(tables[block], part, mask, *heaps)
+            sort_heaps(*heaps)
 
         if places:
             _share(len(tables), threads, search_block)

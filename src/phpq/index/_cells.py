@@ -1,0 +1,243 @@
+"""Which cells of a part a query looks at: compiled loops around those of `_kernels`.
+
+Cells of all books are walked outwards from the best ones, or those of the first two codebooks from
+the best first byte to the worst; whichever is cheaper. Either way nothing is left out that could
+enter the answer.
+"""
+
+import numpy as np
+
+from phpq.codes import FloatArray, IntArray
+from phpq.index._kernels import (
+    BLOCK,
+    NO_ROW,
+    Bounds,
+    MaskArray,
+    Part,
+    Query,
+    compiled,
+    offer_cell,
+    offer_list,
+    offer_span,
+    replace_root,
+)
+
+# A query gives up walking cells and scans instead when the next walk would cost this share of it.
+_WALK_SHARE = 0.25
+_LONG_WALK = 8192.0  # groups; a query that has more before it looks for the cheaper way first
+_PROBED = (8, 32)  # best codewords of the first two codebooks whose cells are tried first,
+_PROBED_GROUPS = 8192  # up to so many groups, to learn what scores there are
+_MOST_CELLS = 0.75  # share of a first byte's groups above which they are read without a gap
+_LARGEST = 1e37  # sum of table entries beyond which bounds could overflow
+_JUMP_COST = 4.0  # a group reached through a list, in groups read one after the other
+
+
+@compiled
+def _near(losses: FloatArray, m: int, reach: float, found: IntArray) -> int:
+    """Collect the codewords of codebook m that lose at most `reach`; returns how many."""
+    if m >= losses.shape[0]:  # the book has one codebook only: one partner, which loses nothing
+        found[0] = -1
+        return 1
+    count = 0
+    for k in range(losses.shape[1]):
+        found[count] = k
+        count += losses[m, k] <= reach  # no branch to guess
+    return count
+
+
+@compiled
+def _walk_cost(part: Part, query: Query, shell: tuple[float, float]) -> float:
+    """Estimate the groups met by `_walk`, in groups read one after the other."""
+    losses, (inner, outer) = query.losses, shell
+    books, size = losses.shape
+    firsts, seconds = query.near[0], query.near[1]
+    cost = 0.0
+    for book in range(part.cells.shape[0]):
+        paired = 2 * book + 1 < books
+        count = _near(losses, 2 * book, outer, firsts)
+        cells = count * _near(losses, 2 * book + 1, outer, seconds)
+        each = part.codes.shape[0] / (size * size if paired else size)
+        if paired and cells * each > 64:  # few are not worth the counting
+            cells = 0
+            for i in range(count):
+                loss = losses[2 * book, firsts[i]]
+                for k in range(size):
+                    pair = loss + losses[2 * book + 1, k]
+                    cells += (pair <= outer) & (pair > inner)
+        cost += cells * (1.0 + (each if book == 0 else _JUMP_COST * each))
+    return cost
+
+
+@compiled
+def _walk(
+    part: Part, mask: MaskArray, query: Query, shell: tuple[float, float], bounds: Bounds
+) -> None:
+    """Offer every group that lies in a cell of the shell, in any book, and was not met before."""
+    losses, (inner, outer) = query.losses, shell
+    firsts, seconds = query.near[0], query.near[1]
+    for book in range(part.cells.shape[0]):
+        left, right = 2 * book, 2 * book + 1
+        first_count = _near(losses, left, outer, firsts)
+        second_count = _near(losses, right, outer, seconds)
+        for i in range(first_count):
+            a = firsts[i]
+            for j in range(second_count):
+                b = seconds[j]
+                cell, loss = a, losses[left, a]
+                if b >= 0:
+                    cell, loss = a * losses.shape[1] + b, loss + losses[right, b]
+                if loss > outer or loss <= inner:
+                    continue
+                if book == 0:
+                    offer_cell(part, cell, mask, query, inner, bounds)
+                else:
+                    offer_list(part, cell, mask, query, shell, book)
+
+
+@compiled
+def _hopeful_groups(part: Part, query: Query, a: int, bounds: Bounds) -> int:
+    """Count the groups of first byte `a` in cells that may hold a row for the heap."""
+    table, cells = query.table, part.cells[0]
+    words, count = table.shape[1], 0
+    least = np.float32(query.scores[0] - bounds.after_two)
+    for b in range(words):
+        cell = a * words + b
+        size = np.int64(cells[cell + 1]) - np.int64(cells[cell])
+        count += size * (table[0, a] + table[1, b] >= least)
+    return count
+
+
+@compiled
+def _scan_cost(part: Part, query: Query, bounds: Bounds) -> float:
+    """Count the groups that `_scan` would look at, were the heap to stay as it is."""
+    count = 0
+    for a in range(query.table.shape[1]):
+        if query.table[0, a] + bounds.after_one >= query.scores[0]:
+            count += _hopeful_groups(part, query, a, bounds)
+    return float(count)
+
+
+@compiled
+def _scan(part: Part, mask: MaskArray, query: Query, inner: float, bounds: Bounds) -> None:
+    """Offer every group not met within `inner`, skipping first bytes and cells without hope.
+
+    The first bytes go from the best to the worst, so that the heap fills with good rows early.
+    """
+    table, cells = query.table, part.cells[0]
+    books, words = table.shape
+    width = words if books > 1 else 1  # cells of one first byte
+    for a in np.argsort(query.losses[0]):
+        if table[0, a] + bounds.after_one < query.scores[0]:
+            return
+        first, last = np.int64(cells[a * width]), np.int64(cells[(a + 1) * width])
+        few = books == 1 or last - first <= words
+        if few or _hopeful_groups(part, query, a, bounds) > _MOST_CELLS * (last - first):
+            offer_span(part, (first, last), mask, query, inner)
+            continue
+        for b in range(words):
+            if table[0, a] + table[1, b] + bounds.after_two >= query.scores[0]:
+                offer_cell(part, a * words + b, mask, query, inner, bounds)
+
+
+@compiled
+def _probe(part: Part, mask: MaskArray, query: Query) -> None:
+    """Raise the heap to the k-th score among the rows of some promising cells.
+
+    At least k rows score as much, so nothing below can be in the answer. Places are filled with no
+    row, which any row of that score replaces.
+    """
+    places = query.scores.size
+    scores, rows = np.full(places, -np.inf, np.float32), np.full(places, NO_ROW, np.int64)
+    scratch = Query(query.table, query.losses, scores, rows, query.near, query.hopeful)
+    words = query.table.shape[1]
+    firsts = np.argsort(query.losses[0])[: _PROBED[0]]
+    seconds = np.argsort(query.losses[1])[: _PROBED[1]]
+    left = _PROBED_GROUPS
+    for a in firsts:
+        for b in seconds:
+            cell = a * words + b
+            first, last = np.int64(part.cells[0, cell]), np.int64(part.cells[0, cell + 1])
+            last = min(last, first + left)
+            offer_span(part, (first, last), mask, scratch, -1.0)
+            left -= last - first
+    while query.scores[0] < scratch.scores[0]:
+        replace_root(query.scores, query.rows, places, scratch.scores[0], NO_ROW)
+
+
+@compiled
+def _bounds(query: Query) -> Bounds:
+    """Fill the losses of a query, and bound its scores."""
+    table = query.table
+    best, size, after = 0.0, 0.0, np.zeros(5)
+    for m in range(table.shape[0]):
+        top, low = table[m].max(), table[m].min()
+        best += top
+        size += max(abs(top), abs(low))
+        after[: min(m, 4) + 1] += top
+        for k in range(table.shape[1]):
+            query.losses[m, k] = top - table[m, k]
+    # Sums of float32 in different order differ by at most M * 2^-24 of the sizes; 8 times that.
+    margin = (table.shape[0] + 2) * size * 2.0**-21
+    after += margin
+    return Bounds(best, size, margin, after[1], after[2], after[4])
+
+
+@compiled
+def _search_cells(part: Part, mask: MaskArray, query: Query) -> None:
+    """Walk the cells outwards from the best ones until nothing left can enter the heap.
+
+    A group in no walked cell loses more than the walk's reach in every book, so its score is below
+    the best conceivable one less books x reach. Where the walk gets long, or the first two
+    codebooks alone decide sooner, the rest is scanned.
+    """
+    table, bounds = query.table, _bounds(query)
+    if bounds.size > _LARGEST:
+        offer_span(part, (0, part.codes.shape[0]), mask, query, -1.0)
+        return
+    books = part.cells.shape[0]
+    limit = _WALK_SHARE * part.codes.shape[0] + 64.0
+    spread = bounds.best
+    for m in range(table.shape[0]):
+        spread -= table[m].mean()
+    step = max(spread / (8.0 * books), 1e-30)
+    inner, outer, probed = -1.0, 0.0, False
+    while True:
+        cost = _walk_cost(part, query, (inner, outer))
+        if cost > min(limit, _LONG_WALK) and table.shape[0] > 1:
+            if not probed:
+                _probe(part, mask, query)
+                probed = True
+            reach = (bounds.best - query.scores[0] + bounds.margin) / books
+            outer = min(outer, reach)
+            scan = _scan_cost(part, query, bounds)
+            whole = cost if scan < cost else _walk_cost(part, query, (inner, reach))
+            if scan < whole or whole > limit:
+                _scan(part, mask, query, inner, bounds)
+                return
+        elif cost > limit:
+            _scan(part, mask, query, inner, bounds)
+            return
+        _walk(part, mask, query, (inner, outer), bounds)
+        reach = (bounds.best - query.scores[0] + bounds.margin) / books  # infinite: free places
+        if outer >= reach or outer > 4.0 * bounds.size:
+            return  # nothing left can enter, or every cell was walked
+        inner = outer
+        outer = min(reach, max(2.0 * outer, step))
+
+
+@compiled
+def search_part(
+    tables: FloatArray, part: Part, mask: MaskArray, scores: FloatArray, rows: IntArray
+) -> None:
+    """Offer a part to the heaps (Q, k) of all queries, which are changed in place.
+
+    Tables are (Q, M, K); `mask` says by row number which rows may be returned, empty allows all.
+    """
+    losses = np.empty(tables.shape[1:], np.float32)
+    near, hopeful = np.empty((2, tables.shape[2]), np.int64), np.empty(BLOCK, np.int64)
+    for q in range(tables.shape[0]):
+        query = Query(tables[q], losses, scores[q], rows[q], near, hopeful)
+        if part.cells.shape[0]:
+            _search_cells(part, mask, query)
+        else:
+            offer_span(part, (0, part.codes.shape[0]), mask, query, -1.0)
