@@ -9,14 +9,12 @@ import numpy as np
 
 from phpq.codes import FloatArray, IntArray
 from phpq.index._kernels import (
-    BLOCK,
     NO_ROW,
     Bounds,
     MaskArray,
     Part,
     Query,
     compiled,
-    offer_cell,
     offer_list,
     offer_span,
     replace_root,
@@ -24,10 +22,12 @@ from phpq.index._kernels import (
 
 # A query gives up walking cells and scans instead when the next walk would cost this share of it.
 _WALK_SHARE = 0.25
-_LONG_WALK = 8192.0  # groups; a query that has more before it looks for the cheaper way first
+_LONG_WALK = 131_072.0  # groups; a query that has more before it looks for the cheaper way first,
+_LARGE_PART = 262_144  # where there are so many
 _PROBED = (8, 32)  # best codewords of the first two codebooks whose cells are tried first,
-_PROBED_GROUPS = 8192  # up to so many groups, to learn what scores there are
-_MOST_CELLS = 0.75  # share of a first byte's groups above which they are read without a gap
+_PROBED_GROUPS = 2048  # up to so many groups, to learn what scores there are
+_MOST_CELLS = 0.75  # share of a first byte's groups above which they are read without a gap,
+_FULL_CELL = 32  # and groups per cell of a first byte below which they are
 _LARGEST = 1e37  # sum of table entries beyond which bounds could overflow
 _JUMP_COST = 4.0  # a group reached through a list, in groups read one after the other
 
@@ -46,13 +46,13 @@ def _near(losses: FloatArray, m: int, reach: float, found: IntArray) -> int:
 
 
 @compiled
-def _walk_cost(part: Part, query: Query, shell: tuple[float, float]) -> float:
+def _walk_cost(part: Part, query: Query, shell: tuple[float, float], walked: int) -> float:
     """Estimate the groups met by `_walk`, in groups read one after the other."""
     losses, (inner, outer) = query.losses, shell
     books, size = losses.shape
     firsts, seconds = query.near[0], query.near[1]
     cost = 0.0
-    for book in range(part.cells.shape[0]):
+    for book in range(walked):
         paired = 2 * book + 1 < books
         count = _near(losses, 2 * book, outer, firsts)
         cells = count * _near(losses, 2 * book + 1, outer, seconds)
@@ -70,12 +70,21 @@ def _walk_cost(part: Part, query: Query, shell: tuple[float, float]) -> float:
 
 @compiled
 def _walk(
-    part: Part, mask: MaskArray, query: Query, shell: tuple[float, float], bounds: Bounds
+    part: Part,
+    mask: MaskArray,
+    query: Query,
+    shell: tuple[float, float],
+    bounds: Bounds,
+    walked: int,
+    met: float,
 ) -> None:
-    """Offer every group that lies in a cell of the shell, in any book, and was not met before."""
+    """Offer every group that lies in a cell of the shell and was not met before.
+
+    All books are walked, or only book 0, after walks of all books that went as far as `met`.
+    """
     losses, (inner, outer) = query.losses, shell
     firsts, seconds = query.near[0], query.near[1]
-    for book in range(part.cells.shape[0]):
+    for book in range(walked):
         left, right = 2 * book, 2 * book + 1
         first_count = _near(losses, left, outer, firsts)
         second_count = _near(losses, right, outer, seconds)
@@ -88,10 +97,14 @@ def _walk(
                     cell, loss = a * losses.shape[1] + b, loss + losses[right, b]
                 if loss > outer or loss <= inner:
                     continue
+                cells = part.cells[book]
+                span = (np.int64(cells[cell]), np.int64(cells[cell + 1]))
+                if span[0] == span[1] or loss > bounds.best - query.scores[0] + bounds.margin:
+                    continue  # nothing there, or by now the heap holds better rows
                 if book == 0:
-                    offer_cell(part, cell, mask, query, inner, bounds)
+                    offer_span(part, span, mask, query, (met, met))
                 else:
-                    offer_list(part, cell, mask, query, shell, book)
+                    offer_list(part, span, mask, query, shell, book)
 
 
 @compiled
@@ -108,35 +121,42 @@ def _hopeful_groups(part: Part, query: Query, a: int, bounds: Bounds) -> int:
 
 
 @compiled
-def _scan_cost(part: Part, query: Query, bounds: Bounds) -> float:
-    """Count the groups that `_scan` would look at, were the heap to stay as it is."""
+def _few_hopeful(part: Part, query: Query, bounds: Bounds, most: float) -> bool:
+    """Tell whether fewer than `most` groups lie in cells of book 0 that may hold a row."""
     count = 0
     for a in range(query.table.shape[1]):
         if query.table[0, a] + bounds.after_one >= query.scores[0]:
             count += _hopeful_groups(part, query, a, bounds)
-    return float(count)
+            if count >= most:
+                return False
+    return True
 
 
 @compiled
-def _scan(part: Part, mask: MaskArray, query: Query, inner: float, bounds: Bounds) -> None:
-    """Offer every group not met within `inner`, skipping first bytes and cells without hope.
+def _scan(
+    part: Part, mask: MaskArray, query: Query, met: tuple[float, float], bounds: Bounds
+) -> None:
+    """Offer every group not met before, skipping first bytes and cells without hope.
 
-    The first bytes go from the best to the worst, so that the heap fills with good rows early.
+    Of many groups the best first bytes come first, so that the heap fills with good rows early.
     """
     table, cells = query.table, part.cells[0]
     books, words = table.shape
     width = words if books > 1 else 1  # cells of one first byte
-    for a in np.argsort(query.losses[0]):
+    large = part.codes.shape[0] >= _LARGE_PART
+    for a in np.argsort(query.losses[0]) if large else np.arange(words):
         if table[0, a] + bounds.after_one < query.scores[0]:
-            return
+            continue
         first, last = np.int64(cells[a * width]), np.int64(cells[(a + 1) * width])
-        few = books == 1 or last - first <= words
+        few = books == 1 or last - first <= _FULL_CELL * words
         if few or _hopeful_groups(part, query, a, bounds) > _MOST_CELLS * (last - first):
-            offer_span(part, (first, last), mask, query, inner)
+            offer_span(part, (first, last), mask, query, met)
             continue
         for b in range(words):
             if table[0, a] + table[1, b] + bounds.after_two >= query.scores[0]:
-                offer_cell(part, a * words + b, mask, query, inner, bounds)
+                cell = a * words + b
+                span = (np.int64(cells[cell]), np.int64(cells[cell + 1]))
+                offer_span(part, span, mask, query, met)
 
 
 @compiled
@@ -148,7 +168,7 @@ def _probe(part: Part, mask: MaskArray, query: Query) -> None:
     """
     places = query.scores.size
     scores, rows = np.full(places, -np.inf, np.float32), np.full(places, NO_ROW, np.int64)
-    scratch = Query(query.table, query.losses, scores, rows, query.near, query.hopeful)
+    scratch = Query(query.table, query.losses, scores, rows, query.near)
     words = query.table.shape[1]
     firsts = np.argsort(query.losses[0])[: _PROBED[0]]
     seconds = np.argsort(query.losses[1])[: _PROBED[1]]
@@ -158,7 +178,7 @@ def _probe(part: Part, mask: MaskArray, query: Query) -> None:
             cell = a * words + b
             first, last = np.int64(part.cells[0, cell]), np.int64(part.cells[0, cell + 1])
             last = min(last, first + left)
-            offer_span(part, (first, last), mask, scratch, -1.0)
+            offer_span(part, (first, last), mask, scratch, (-1.0, -1.0))
             left -= last - first
     while query.scores[0] < scratch.scores[0]:
         replace_root(query.scores, query.rows, places, scratch.scores[0], NO_ROW)
@@ -168,18 +188,19 @@ def _probe(part: Part, mask: MaskArray, query: Query) -> None:
 def _bounds(query: Query) -> Bounds:
     """Fill the losses of a query, and bound its scores."""
     table = query.table
-    best, size, after = 0.0, 0.0, np.zeros(5)
+    best, spread, size, after = 0.0, 0.0, 0.0, np.zeros(3)
     for m in range(table.shape[0]):
         top, low = table[m].max(), table[m].min()
         best += top
+        spread += top - table[m].mean()
         size += max(abs(top), abs(low))
-        after[: min(m, 4) + 1] += top
+        after[: m + 1] += top
         for k in range(table.shape[1]):
             query.losses[m, k] = top - table[m, k]
     # Sums of float32 in different order differ by at most M * 2^-24 of the sizes; 8 times that.
     margin = (table.shape[0] + 2) * size * 2.0**-21
     after += margin
-    return Bounds(best, size, margin, after[1], after[2], after[4])
+    return Bounds(best, spread, size, margin, after[1], after[2])
 
 
 @compiled
@@ -190,38 +211,37 @@ def _search_cells(part: Part, mask: MaskArray, query: Query) -> None:
     the best conceivable one less books x reach. Where the walk gets long, or the first two
     codebooks alone decide sooner, the rest is scanned.
     """
-    table, bounds = query.table, _bounds(query)
+    bounds = _bounds(query)
     if bounds.size > _LARGEST:
-        offer_span(part, (0, part.codes.shape[0]), mask, query, -1.0)
+        offer_span(part, (0, part.codes.shape[0]), mask, query, (-1.0, -1.0))
         return
-    books = part.cells.shape[0]
+    books, large = part.cells.shape[0], part.codes.shape[0] >= _LARGE_PART
     limit = _WALK_SHARE * part.codes.shape[0] + 64.0
-    spread = bounds.best
-    for m in range(table.shape[0]):
-        spread -= table[m].mean()
-    step = max(spread / (8.0 * books), 1e-30)
-    inner, outer, probed = -1.0, 0.0, False
+    step = max(bounds.spread / (8.0 * books), 1e-30)
+    walked, met, inner, outer, probed = books, -1.0, -1.0, 0.0, False
     while True:
-        cost = _walk_cost(part, query, (inner, outer))
-        if cost > min(limit, _LONG_WALK) and table.shape[0] > 1:
+        cost = _walk_cost(part, query, (inner, outer), walked)
+        if large and walked > 1 and cost > _LONG_WALK:
             if not probed:
                 _probe(part, mask, query)
                 probed = True
-            reach = (bounds.best - query.scores[0] + bounds.margin) / books
-            outer = min(outer, reach)
-            scan = _scan_cost(part, query, bounds)
-            whole = cost if scan < cost else _walk_cost(part, query, (inner, reach))
-            if scan < whole or whole > limit:
-                _scan(part, mask, query, inner, bounds)
-                return
-        elif cost > limit:
-            _scan(part, mask, query, inner, bounds)
+            if _few_hopeful(part, query, bounds, cost):
+                walked = 1  # book 0 alone decides sooner
+                continue
+            reach = (bounds.best - query.scores[0] + bounds.margin) / walked
+            if reach < outer:
+                outer = reach
+                cost = _walk_cost(part, query, (inner, outer), walked)
+        if cost > limit:
+            _scan(part, mask, query, (met, inner), bounds)
             return
-        _walk(part, mask, query, (inner, outer), bounds)
-        reach = (bounds.best - query.scores[0] + bounds.margin) / books  # infinite: free places
+        _walk(part, mask, query, (inner, outer), bounds, walked, met)
+        reach = (bounds.best - query.scores[0] + bounds.margin) / walked  # infinite: free places
         if outer >= reach or outer > 4.0 * bounds.size:
             return  # nothing left can enter, or every cell was walked
         inner = outer
+        if walked == books:
+            met = inner
         outer = min(reach, max(2.0 * outer, step))
 
 
@@ -234,10 +254,10 @@ def search_part(
     Tables are (Q, M, K); `mask` says by row number which rows may be returned, empty allows all.
     """
     losses = np.empty(tables.shape[1:], np.float32)
-    near, hopeful = np.empty((2, tables.shape[2]), np.int64), np.empty(BLOCK, np.int64)
+    near = np.empty((2, tables.shape[2]), np.int64)
     for q in range(tables.shape[0]):
-        query = Query(tables[q], losses, scores[q], rows[q], near, hopeful)
+        query = Query(tables[q], losses, scores[q], rows[q], near)
         if part.cells.shape[0]:
             _search_cells(part, mask, query)
         else:
-            offer_span(part, (0, part.codes.shape[0]), mask, query, -1.0)
+            offer_span(part, (0, part.codes.shape[0]), mask, query, (-1.0, -1.0))

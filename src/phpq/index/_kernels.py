@@ -18,8 +18,6 @@ MaskArray = NDArray[np.bool_]
 
 NO_ROW = np.iinfo(np.int64).max  # fills a heap together with -inf: any row is better
 
-BLOCK = 256  # groups whose first four bytes are looked at before the others
-
 
 class Part(NamedTuple):
     """Some rows of a gallery, grouped by code; codes in lexicographic order.
@@ -45,18 +43,17 @@ class Query(NamedTuple):
     scores: FloatArray  # (k,) a heap; the worst row kept is its root
     rows: IntArray  # (k,)
     near: IntArray  # (2, K) scratch: codewords
-    hopeful: IntArray  # (BLOCK,) scratch: groups
 
 
 class Bounds(NamedTuple):
     """What a query's scores can be at most; all but `best` with a margin for rounding."""
 
     best: float  # the best entries of all codebooks
+    spread: float  # the same less the mean entries
     size: float  # the largest entries of all codebooks, whatever their sign
     margin: float  # sums of float32 in any order differ by less
     after_one: float  # what codebooks 1, 2, ... add to a score
     after_two: float
-    after_four: float
 
 
 def compiled(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -164,54 +161,33 @@ def _seen(query: Query, part: Part, group: int, shell: tuple[float, float], book
 
 @compiled
 def offer_span(
-    part: Part, span: tuple[int, int], mask: MaskArray, query: Query, inner: float
+    part: Part, span: tuple[int, int], mask: MaskArray, query: Query, met: tuple[float, float]
 ) -> None:
-    """Offer the groups from one place to another that were not met in an earlier walk."""
+    """Offer the groups from one place to another that were not met in an earlier walk.
+
+    `met` tells how far those went: in any book, and in book 0.
+    """
     group, last = span
     while True:
         group, score = _next_hit(query.table, part.codes, (group, last), query.scores[0])
         if group >= last:
             break
-        if not _seen(query, part, group, (inner, inner), 0):
+        if not _seen(query, part, group, met, 1):
             _offer(part, group, score, mask, query)
         group += 1
 
 
 @compiled
-def offer_cell(
-    part: Part, cell: int, mask: MaskArray, query: Query, inner: float, bounds: Bounds
-) -> None:
-    """Offer the groups of a cell of book 0 that were not met in an earlier walk.
-
-    The first four bytes rule out most groups of long codes. Without a branch to guess, looking at
-    them takes less time than it saves.
-    """
-    t, c, found = query.table, part.codes, query.hopeful
-    first, last = np.int64(part.cells[0, cell]), np.int64(part.cells[0, cell + 1])
-    if c.shape[1] <= 4:
-        offer_span(part, (first, last), mask, query, inner)
-        return
-    while first < last:
-        stop = min(first + BLOCK, last)
-        least = np.float32(query.scores[0] - bounds.after_four)
-        count, begun = 0, t[0, c[first, 0]] + t[1, c[first, 1]]
-        for g in range(first, stop):
-            found[count] = g
-            count += begun + t[2, c[g, 2]] + t[3, c[g, 3]] >= least
-        for i in range(count):
-            score = _score(t, c, found[i])
-            if score >= query.scores[0] and not _seen(query, part, found[i], (inner, inner), 0):
-                _offer(part, found[i], score, mask, query)
-        first = stop
-
-
-@compiled
 def offer_list(
-    part: Part, cell: int, mask: MaskArray, query: Query, shell: tuple[float, float], book: int
+    part: Part,
+    span: tuple[int, int],
+    mask: MaskArray,
+    query: Query,
+    shell: tuple[float, float],
+    book: int,
 ) -> None:
     """Offer the groups of a cell of another book that were not met before."""
-    first, last = np.int64(part.cells[book, cell]), np.int64(part.cells[book, cell + 1])
-    for place in range(first, last):
+    for place in range(span[0], span[1]):
         group = np.int64(part.lists[book - 1, place])
         score = _score(query.table, part.codes, group)
         if score >= query.scores[0] and not _seen(query, part, group, shell, book):
