@@ -3,10 +3,14 @@
     python benchmarks/search.py                      # 1M and 10M rows; about half an hour
     python benchmarks/search.py --quick              # 200,000 rows; about a minute
     python benchmarks/search.py --rows 10000000 --classes 10000 --m 2 4 6 8 --threads 1 --json
+    python benchmarks/search.py --codes labelled "new kinds" --m 8 --threads 1 --only-pq --json
 
-Codes are (a) learned-like, see `learned_codes.py`, or (b) uniform at random. A query is a float
-vector for every index: the codewords are the unit vectors of the axes, so that the query's lookup
-table is the query itself and any table can be given to faiss too; each index still computes it.
+Codes are (a) learned-like, see `learned_codes.py`, (b) uniform at random, or (c) those of a
+gallery's own codebooks, with its labels ("labelled") or without ("new kinds"), see
+`additive_codes.py`: 8 bytes, and queries that are in the gallery ("held"), new photos of its
+classes ("new"), or of other classes ("strange"). A query is a float vector for every index: the
+codewords are the unit vectors of the axes, so that the query's lookup table is the query itself and
+any table can be given to faiss too; each index still computes it.
 Times are medians, the indexes taking turns. On one thread a call holds one query and the time is
 the processor's: on a busy machine a wall clock would count the work of others, and more of it for
 long calls than for short ones. On more threads a call holds all queries, and the time is the wall
@@ -16,17 +20,19 @@ clock's, divided by their number.
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import os
 import statistics
 import sys
 import time
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
-from typing import Any
+from dataclasses import asdict, dataclass, replace
+from typing import Any, get_args
 
 import faiss
 import numpy as np
+from additive_codes import Asked, Kind, load_additive_codes
 from learned_codes import WORDS, load_learned_codes
 from rich.console import Console
 from rich.table import Table
@@ -37,6 +43,7 @@ from phpq.index import CodeIndex, SearchResult, to_faiss
 
 TOP_K = 100
 SEED = 0
+ADDITIVE_BYTES = 8  # of the codes of a gallery's own codebooks
 _ROUNDING = 1e-5  # faiss may add in another order
 _LIST_GROUPS = 1_000_000  # distinct codes above which assigning them to lists takes too long
 
@@ -47,6 +54,7 @@ class Row:
 
     codes: str
     classes: int | None
+    asked: str | None = None  # sort of queries, of a gallery's own codebooks
     rows: int
     m: int
     threads: int
@@ -64,6 +72,7 @@ class Row:
     build_s: float
     bytes_per_row: float
     distinct_codes: int
+    in_reach: tuple[float, ...] = ()  # see `rows_in_reach`
     identical: bool
 
 
@@ -73,6 +82,7 @@ class Case:
 
     kind: str
     classes: int | None
+    asked: Asked | None = None
     codes: CodeArray
     tables: FloatArray
     index: CodeIndex
@@ -94,28 +104,54 @@ class Case:
         return int(np.count_nonzero(np.diff(keys))) + 1
 
 
-def make_case(rows: int, classes: int | None, num_codebooks: int, *, queries: int) -> Case:
-    """Draw codes and queries and build our index; no classes means uniform codes."""
-    if classes is None:
+def make_cases(
+    rows: int, kind: str, classes: int | None, num_codebooks: int, *, queries: int
+) -> list[Case]:
+    """Draw codes and queries and build our index; a case for each sort of queries."""
+    sorts: tuple[Asked | None, ...] = (None,)
+    if kind == "random":
         rng = np.random.default_rng(SEED)
         codes = rng.integers(0, WORDS, (rows, num_codebooks), dtype=np.uint8)
         shape = (queries, num_codebooks, WORDS)
-        tables = (rng.standard_normal(shape) / 10).astype(np.float32)
-    else:
+        tables = [(rng.standard_normal(shape) / 10).astype(np.float32)]
+    elif kind == "learned":
         learned = load_learned_codes(num_codebooks)
-        codes = learned.gallery(rows, classes, seed=SEED)
-        tables = learned.queries(queries, classes, seed=SEED)
+        codes = learned.gallery(rows, classes or 0, seed=SEED)
+        tables = [learned.queries(queries, classes or 0, seed=SEED)]
+    else:
+        additive = load_additive_codes("labelled" if kind == "labelled" else "new kinds")
+        codes, sorts = additive.gallery(rows, seed=SEED), get_args(Asked)
+        tables = [additive.queries(each, seed=SEED)[:queries] for each in get_args(Asked)]
     books = Codebooks(np.tile(np.eye(WORDS, dtype=np.float32), (num_codebooks, 1, 1)))
     start = time.perf_counter()
     index = CodeIndex(books, codes)
-    return Case(
-        kind="random" if classes is None else "learned",
+    case = Case(
+        kind=kind,
         classes=classes,
         codes=codes,
-        tables=tables,
+        tables=tables[0],
         index=index,
         build_s=time.perf_counter() - start,
     )
+    return [
+        replace(case, asked=asked, tables=mine) for asked, mine in zip(sorts, tables, strict=True)
+    ]
+
+
+def rows_in_reach(case: Case, queries: int) -> tuple[float, ...]:
+    """Return the mean share of rows that a bound by the first 1, 2, ... M bytes leaves.
+
+    Were the last score of the answer known from the start, a search that sees so many bytes of each
+    row, and takes the best entry for the others, would still have to look at these rows.
+    """
+    worst = case.index.search_tables(case.tables[:queries], TOP_K, threads=1).scores[:, -1]
+    shares = np.zeros((queries, case.codes.shape[1]))
+    for query, table in enumerate(case.tables[:queries]):
+        most = np.full(len(case.codes), table.max(axis=1).sum())
+        for book, words in enumerate(table):
+            most += (words - words.max())[case.codes[:, book]]
+            shares[query, book] = (most >= worst[query] - _ROUNDING).mean()
+    return tuple(shares.mean(axis=0).tolist())
 
 
 def seconds(call: Callable[[], Any], clock: Callable[[], float] = time.process_time) -> float:
@@ -220,7 +256,7 @@ def measure(case: Case, options: argparse.Namespace) -> list[Row]:
     result = []
     for threads in options.threads:
         faiss.omp_set_num_threads(threads)
-        few = min(options.queries, options.rival_queries)
+        few = min(len(case.tables), options.rival_queries)
         times = take_turns(case, rival, threads=threads, rival_queries=few)
         extra: dict[str, Any] = {}
         if threads == 1 and not options.only_pq:
@@ -229,13 +265,15 @@ def measure(case: Case, options: argparse.Namespace) -> list[Row]:
             Row(
                 codes=case.kind,
                 classes=case.classes,
+                asked=case.asked,
                 rows=len(case.codes),
                 m=case.codes.shape[1],
                 threads=threads,
-                queries=options.queries,
+                queries=len(case.tables),
                 build_s=case.build_s,
                 bytes_per_row=case.index.memory_bytes() / len(case.codes),
                 distinct_codes=distinct,
+                in_reach=() if case.asked is None else rows_in_reach(case, len(case.tables)),
                 identical=agrees(case, rival, threads=threads, rival_queries=few, scans=3),
                 **times,
                 **extra,
@@ -256,11 +294,11 @@ def print_table(rows: list[Row], console: Console) -> None:
         if row.faiss_ivfpq_ms is not None:
             lists = f"{row.faiss_ivfpq_ms:.2f} ({row.faiss_ivfpq_recall:.3f})"
         table.add_row(
-            row.codes, f"{row.classes or '-'}", f"{row.rows}", f"{row.m}", f"{row.threads}",
-            f"{row.distinct_codes}", f"{row.build_s:.1f}", f"{row.bytes_per_row:.1f}",
-            f"{row.ours_ms:.3f}", f"{row.ours_mean_ms:.3f}", f"{row.faiss_pq_ms:.2f}",
-            f"{row.ratio:.1f}", lists, _short(row.faiss_fastscan_ms), _short(row.faiss_flat_ms),
-            _short(row.numpy_ms), "yes" if row.identical else "NO",
+            row.codes, f"{row.classes or row.asked or '-'}", f"{row.rows}", f"{row.m}",
+            f"{row.threads}", f"{row.distinct_codes}", f"{row.build_s:.1f}",
+            f"{row.bytes_per_row:.1f}", f"{row.ours_ms:.3f}", f"{row.ours_mean_ms:.3f}",
+            f"{row.faiss_pq_ms:.2f}", f"{row.ratio:.1f}", lists, _short(row.faiss_fastscan_ms),
+            _short(row.faiss_flat_ms), _short(row.numpy_ms), "yes" if row.identical else "NO",
         )  # fmt: skip
     console.print(table)
     console.print("IVFPQ: fewest probes of recall >= 0.99 (recall reached). FastScan: 4-bit codes.")
@@ -290,7 +328,8 @@ def parse() -> argparse.Namespace:
     )
     parser.add_argument("--rows", type=int, nargs="+", default=[1_000_000, 10_000_000])
     parser.add_argument("--classes", type=int, nargs="+", default=[200, 10_000, 1_000_000])
-    parser.add_argument("--codes", nargs="+", default=["learned", "random"])
+    every = ["learned", "random", *get_args(Kind)]
+    parser.add_argument("--codes", nargs="+", default=every, choices=every)
     parser.add_argument("--m", type=int, nargs="+", default=[2, 4, 6, 8])
     parser.add_argument("--threads", type=int, nargs="+", default=sorted({1, cores}))
     parser.add_argument("--queries", type=int, default=64)
@@ -309,24 +348,24 @@ def main() -> None:
     options = parse()
     one_blas_thread()
     progress = Console(stderr=True)
-    kinds: list[int | None] = list(options.classes) if "learned" in options.codes else []
-    kinds += [None] if "random" in options.codes else []
-    make_case(20_000, None, 4, queries=1).index.search_tables(
+    kinds: list[tuple[str, int | None]] = []
+    for kind in options.codes:
+        kinds += [(kind, each) for each in (options.classes if kind == "learned" else [None])]
+    make_cases(20_000, "random", None, 4, queries=1)[0].index.search_tables(
         np.zeros((1, 4, WORDS), dtype=np.float32)
     )  # compiles, so that build times do not
     result: list[Row] = []
-    for rows in options.rows:
-        for classes in kinds:
-            for books in options.m:
-                case = make_case(rows, classes, books, queries=options.queries)
-                measured = measure(case, options)
-                result += measured
-                for row in measured:
-                    progress.print(
-                        f"{row.codes} {row.classes or ''} rows={row.rows} M={row.m} "
-                        f"threads={row.threads}: {row.ours_ms:.3f} ms, {row.ratio:.0f} x"
-                    )
-                del case
+    for rows, (kind, classes), books in itertools.product(options.rows, kinds, options.m):
+        if kind in get_args(Kind) and books != ADDITIVE_BYTES:
+            continue
+        for case in make_cases(rows, kind, classes, books, queries=options.queries):
+            measured = measure(case, options)
+            result += measured
+            for row in measured:
+                progress.print(
+                    f"{row.codes} {row.classes or row.asked or ''} rows={row.rows} M={row.m} "
+                    f"threads={row.threads}: {row.ours_ms:.3f} ms, {row.ratio:.0f} x"
+                )
     if options.json:
         print(json.dumps({"results": [asdict(row) for row in result]}, indent=1))
     else:

@@ -172,7 +172,7 @@ def _probe(part: Part, mask: MaskArray, query: Query) -> None:
     words = query.table.shape[1]
     firsts = np.argsort(query.losses[0])[: _PROBED[0]]
     seconds = np.argsort(query.losses[1])[: _PROBED[1]]
-    left = _PROBED_GROUPS
+    left = np.int64(_PROBED_GROUPS)
     for a in firsts:
         for b in seconds:
             cell = a * words + b
