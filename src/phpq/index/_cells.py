@@ -188,19 +188,20 @@ def _probe(part: Part, mask: MaskArray, query: Query) -> None:
 def _bounds(query: Query) -> Bounds:
     """Fill the losses of a query, and bound its scores."""
     table = query.table
-    best, spread, size, after = 0.0, 0.0, 0.0, np.zeros(3)
+    best, spread, size, first, second = 0.0, 0.0, 0.0, 0.0, 0.0
     for m in range(table.shape[0]):
         top, low = table[m].max(), table[m].min()
         best += top
         spread += top - table[m].mean()
         size += max(abs(top), abs(low))
-        after[: m + 1] += top
+        first += top if m == 0 else 0.0
+        second += top if m == 1 else 0.0
         for k in range(table.shape[1]):
             query.losses[m, k] = top - table[m, k]
     # Sums of float32 in different order differ by at most M * 2^-24 of the sizes; 8 times that.
     margin = (table.shape[0] + 2) * size * 2.0**-21
-    after += margin
-    return Bounds(best, spread, size, margin, after[1], after[2])
+    rest = best - first + margin
+    return Bounds(best, spread, size, margin, rest, rest - second)
 
 
 @compiled
