@@ -88,8 +88,11 @@ class AdditiveCodebooks(Codebooks):
         return self._tables(self.vectors(queries))
 
     def best(self, tables: FloatArray) -> FloatArray:
-        """Return (Q,) the score of a row that is the query itself."""
-        return np.full(len(tables), max(1.0, self.scale), np.float32)
+        """Return (Q,) the score of a labelled row that is the query itself: 1.
+
+        One without label may reach `scale`, which is all the same to who looks at it.
+        """
+        return np.ones(len(tables), np.float32)
 
     def best_float(self, vectors: FloatArray) -> FloatArray:
         """Return (Q,) the highest inner product of projected queries (Q, d) with a row."""
@@ -98,11 +101,8 @@ class AdditiveCodebooks(Codebooks):
 
     def kinds(self, queries: FloatArray) -> FloatArray:
         """Score every class against (Q, D) queries: (Q, C) float32, higher is better."""
-        tables = self.lookup_tables(queries)
-        scores = np.zeros((len(tables), len(self.class_names)), np.float32)
-        for book in range(self.class_books):
-            scores += tables[:, book, self.class_codes[:, book]]
-        return scores / max(self.trust, 1e-6)
+        scores: FloatArray = self.vectors(queries) @ self._prototypes().T
+        return scores
 
     def likely(self, queries: FloatArray) -> FloatArray:
         """Return how likely each class is for (Q, D) queries, if it is one of them: (Q, C)."""
@@ -133,11 +133,12 @@ class AdditiveCodebooks(Codebooks):
         names = sorted({name for name in labels if name is not None} - set(self.class_names))
         if not names or not self.trust or not self.class_books:
             return self
-        means = class_means(self.vectors(embeddings), number_labels(labels, names), len(names))
+        own = self.vectors(embeddings)
+        centres = class_centres(own, number_labels(labels, names), len(names), self.trust)
         words, spare = self.codewords.copy(), self.spare
         taken = {tuple(code) for code in self.class_codes.tolist()}
         codes: list[tuple[int, ...]] = []
-        for prototype in self.trust * means:
+        for prototype in centres:
             if self.class_books == 1 and spare:
                 slot = SIZE - spare
                 words[0, slot], spare = prototype, spare - 1
@@ -239,11 +240,11 @@ class AdditiveCodebooks(Codebooks):
         return products.reshape(len(vectors), self.num_codebooks, self.codebook_size)
 
     def _prototypes(self) -> FloatArray:
-        """(C, d) prototypes as codes can say them."""
+        """(C, d) of unit length: the prototypes as codes can say them."""
         total = np.zeros((len(self.class_names), self.sub_dim), np.float32)
         for book in range(self.class_books):
             total += self.codewords[book, self.class_codes[:, book]]
-        return total / max(self.trust, 1e-6)
+        return unit_rows(total)
 
     def _classes_of(self, labels: Labels | None, count: int) -> IntArray:
         if labels is None:
@@ -367,6 +368,18 @@ def class_means(vectors: FloatArray, classes: IntArray, count: int) -> FloatArra
     sums = np.zeros((count, vectors.shape[1]), np.float64)
     np.add.at(sums, classes[classes >= 0], vectors[classes >= 0])
     return unit_rows(sums.astype(np.float32))
+
+
+def class_centres(vectors: FloatArray, classes: IntArray, count: int, trust: float) -> FloatArray:
+    """Return (C, d) where the rows of each class stand on average: along its prototype."""
+    means = class_means(vectors, classes, count)
+    inside = classes >= 0
+    sums = np.bincount(
+        classes[inside], (vectors[inside] * means[classes[inside]]).sum(axis=1), minlength=count
+    )
+    lengths = sums / np.maximum(np.bincount(classes[inside], minlength=count), 1)
+    centres: FloatArray = ((trust + (1 - trust) * lengths)[:, None] * means).astype(np.float32)
+    return centres
 
 
 def number_labels(labels: Labels, names: Sequence[str]) -> IntArray:

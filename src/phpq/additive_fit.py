@@ -16,6 +16,7 @@ from phpq.additive import (
     SIZE,
     AdditiveCodebooks,
     Labels,
+    class_centres,
     class_means,
     mean_square,
     nearest_codes,
@@ -76,6 +77,7 @@ def fit_additive(
     )
     own = books.vectors(rows)
     means = class_means(own, classes, len(names))
+    centres = class_centres(own, classes, len(names), books.trust)
     chosen, own, classes = books.trust, own[sample], classes[sample]
     books = replace(
         books,
@@ -83,7 +85,7 @@ def fit_additive(
         sharpness=_sharpness(own, classes, means),
     )
     unlabelled = books.scale * own[classes < 0]
-    books = _with_prototypes(books, chosen * means, unlabelled, generator)
+    books = _with_prototypes(books, centres, unlabelled, generator)
     # With prototypes as codes can say them, since rows are encoded with those.
     targets = books.targets(own, classes)
     books = _with_residuals(books, targets, classes, generator)

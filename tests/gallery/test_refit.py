@@ -202,7 +202,7 @@ def test_it_says_when_a_refit_is_due(tmp_path: Path) -> None:
     fit = describe_fit(store)
     assert (fit.due, fit.fitted_rows, fit.classes, fit.unknown_labels) == (None, 20, 2, 0)
     assert fit.distortion == pytest.approx(fit.distortion_at_fit, abs=1e-3)
-    add(store, pictures(("grey",), 18, seed=3))
+    add(store, pictures(("grey",), 18, seed=3, labelled=False))
     due = describe_fit(store).due
     assert due is not None
     assert "its codes are off by" in due
