@@ -10,7 +10,7 @@ import threading
 import time
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import Any, Self
 
 from playwright.sync_api import Page
 
@@ -29,7 +29,7 @@ def find_chromium() -> str | None:
     return named or next(filter(None, map(shutil.which, names)), None)
 
 
-def make_gallery(folder: Path) -> Path:
+def make_gallery(folder: Path, **settings: Any) -> Path:
     """Make `birds.gallery` with metadata, beside `birds/test` with other pictures of them."""
     birds = write_plumage(folder / "birds", tiny_birds(images_per_species=10))
     files = sorted((birds / "train").rglob("*.png"))
@@ -46,7 +46,7 @@ def make_gallery(folder: Path) -> Path:
         for number, file in enumerate(files)
     ]
     model = tiny_train(folder / "run", tiny_config())
-    gallery = Gallery.create(folder / "birds.gallery", model)
+    gallery = Gallery.create(folder / "birds.gallery", model, **settings)
     gallery.add(items)
     return folder / "birds.gallery"
 

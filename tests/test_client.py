@@ -13,6 +13,8 @@ from PIL import Image
 from phpq import errors
 from phpq.client import AccessError, BusyError, Client, ServerError, to_error
 from phpq.gallery import Gallery
+from phpq.hits import Verdict
+from phpq.serve.schemas import VerdictAnswer
 from served_galleries import (
     LABELS,
     TOKEN,
@@ -158,6 +160,25 @@ def test_a_busy_server_is_asked_again_but_not_for_a_change(
         with pytest.raises(BusyError, match="busy"):
             client.delete("a")
         assert asked == ["GET", "GET", "GET", "DELETE"]
+
+
+def test_a_verdict_by_kinds_is_told_from_one_by_hits(client: Client, gallery: Gallery) -> None:
+    answer = client.search_id(ids()[1], 6)
+    assert (answer.kinds, answer.verdict) == (None, gallery.search_id(ids()[1], 6).verdict)
+    verdict = Verdict("wren", 0.75, (("owl", 0.125), ("jay", 0.0625)), by="kinds")
+    content = {
+        "query": {"code": "00"}, "total": 9, "best": 1.0, "seconds": 0.1, "hits": [],
+        "verdict": VerdictAnswer(**verdict.to_dict()).model_dump(mode="json"),
+    }  # fmt: skip
+    transport = httpx.MockTransport(lambda _: httpx.Response(200, json=content))
+    with Client("http://x", transport=transport) as other:
+        found = other.search_code("00")
+        assert found.verdict == verdict
+        assert found.kinds == (("wren", 0.75), *verdict.runners_up)
+        content["verdict"] = None
+        assert other.search_code("00").verdict is None
+        content["verdict"] = {"label": "wren", "share": 1.0}  # of a server of 0.1.0
+        assert other.search_code("00").kinds is None
 
 
 @pytest.mark.parametrize(

@@ -55,15 +55,16 @@ def test_the_verdict(labels: tuple[str | None, ...], expected: Verdict | None) -
     assert answer.verdict == expected
     told = answer.to_dict()["verdict"]
     shown = {"label": expected.label, "share": expected.share} if expected else {}
-    assert told == (expected and shown | {"runners_up": []})
+    assert told == (expected and shown | {"runners_up": [], "by": "hits"})
 
 
 def test_the_verdict_of_a_gallery_that_knows_kinds_is_not_by_hits() -> None:
     kinds = (("c", 0.5), ("a", 0.25), ("b", 0.125))
     answer = replace(found("a", "a"), kinds=kinds)
-    assert answer.verdict == Verdict("c", 0.5, kinds[1:])
+    assert answer.verdict == Verdict("c", 0.5, kinds[1:], by="kinds")
     told = answer.to_dict()["verdict"]
-    assert told == {"label": "c", "share": 0.5, "runners_up": [["a", 0.25], ["b", 0.125]]}
+    others = [["a", 0.25], ["b", 0.125]]
+    assert told == {"label": "c", "share": 0.5, "runners_up": others, "by": "kinds"}
     assert replace(answer, kinds=()).verdict is None
 
 

@@ -304,12 +304,14 @@ def _file(image: Picture) -> tuple[str, bytes]:
 
 def _answer(content: Mapping[str, Any]) -> Answer:
     told = content["verdict"]
-    others = told.get("runners_up", ()) if told else ()
+    kinds = None
+    if told and told.get("by") == "kinds":  # which servers of before do not tell
+        kinds = ((told["label"], told["share"]), *map(tuple, told["runners_up"]))
     return Answer(
         hits=tuple(Hit(uri=None, **hit) for hit in content["hits"]),
         total=content["total"],
         best=content["best"],
-        kinds=((told["label"], told["share"]), *map(tuple, others)) if told else None,
+        kinds=kinds,
         code=content["query"]["code"],
         seconds=content["seconds"],
         query=content["query"],

@@ -6,7 +6,7 @@ Plain data: no numpy, so that a client of a server needs none.
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any, overload
+from typing import Any, Literal, overload
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +43,7 @@ class Verdict:
     label: str
     share: float
     runners_up: Kinds = ()  # at most 4 others, the likeliest first; empty where it is by hits
+    by: Literal["kinds", "hits"] = "hits"  # what the share is of
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain data for JSON."""
@@ -65,7 +66,7 @@ class Found(Sequence[Hit]):
         Of equally common ones the better placed; None without labels.
         """
         if self.kinds is not None:
-            return Verdict(*self.kinds[0], self.kinds[1:]) if self.kinds else None
+            return Verdict(*self.kinds[0], self.kinds[1:], by="kinds") if self.kinds else None
         labels = [hit.label for hit in self.hits if hit.label is not None]
         if not labels:
             return None

@@ -10,7 +10,15 @@ from urllib.parse import unquote
 import pytest
 from playwright.sync_api import BrowserContext, Page, expect
 
-from browser_pages import Site, give, labels_of, query_file, spoken_errors, until
+from browser_pages import (
+    Site,
+    give,
+    labels_of,
+    make_gallery,
+    query_file,
+    spoken_errors,
+    until,
+)
 
 pytestmark = pytest.mark.slow  # a real browser
 
@@ -211,6 +219,55 @@ class TestFilters:
         expect(page.locator(".chip")).to_have_text(["place is marsh"])
         searched(page)
         expect(page.locator(".hit-about").first).to_contain_text("marsh")
+
+
+class TestKinds:
+    def test_the_likeliest_kind_and_others_that_filter(
+        self,
+        tmp_path: Path,
+        open_context: Callable[..., BrowserContext],
+        site: Site,
+        page: Page,
+        pictures: Path,
+    ) -> None:
+        from_first_image(page)
+        expect(page.locator(".kinds")).to_have_count(0)  # the model's codebooks
+        with Site(make_gallery(tmp_path, codebooks="own", bits=16)) as own:
+            page = open_context().new_page()
+            errors = spoken_errors(page)
+            page.goto(own.address)
+            give(page, "drop", query_file(own.gallery))
+            searched(page)
+            kinds = page.get_by_role("region", name="What it may be")
+            expect(kinds).to_contain_text("likely, if it is one of the kinds that this gallery")
+            expect(page.locator("#said")).to_contain_text("Most likely ")
+            others = kinds.get_by_role("list").get_by_role("button")
+            expect(others).to_have_count(3)  # of four species
+            page.screenshot(path=pictures / "kinds.png")
+            told, other = kinds.inner_text(), others.nth(1)
+            label = str(other.get_attribute("data-label"))
+            place = kinds.bounding_box()
+            other.focus()
+            page.keyboard.press("Enter")
+            expect(page.locator(".summary")).to_contain_text("10 images that pass the filters")
+            assert {name.split("/")[0] for name in hit_ids(page)} == {label}
+            expect(other).to_have_attribute("aria-pressed", "true")
+            expect(other).to_be_focused()
+            assert (kinds.inner_text(), kinds.bounding_box()) == (told, place)
+            page.reload()  # a shared address shows the same choice
+            searched(page)
+            expect(others).to_have_count(3)
+            expect(other).to_have_attribute("aria-pressed", "true")
+            other.click()
+            expect(page.locator(".chip")).to_have_count(0)
+            page.goto(f"{page.url}?label={labels_of(own.gallery)[0]}&f=year:is:2019")
+            expect(kinds).to_contain_text("the kinds that pass the other filters")
+            page.goto(f"{own.address}#/id/none")
+            expect(page.get_by_role("alert")).to_be_visible()
+            expect(kinds).to_be_hidden()
+            page.keyboard.press("?")
+            expect(page.get_by_role("dialog")).to_contain_text("its own, fitted to its images")
+            assert errors == []
 
 
 class TestWhy:

@@ -144,7 +144,10 @@ def test_a_gallery_that_owns_its_codebooks(birds: Path, tmp_path: Path) -> None:
     found = phpq("search", gallery, next(birds.rglob("0*.png")), "--json").json()
     assert len(found["queries"][0]["verdict"]["runners_up"]) == 3
     shown = phpq("search", gallery, next(birds.rglob("0*.png")), "--why").out
-    assert "likely; or " in shown
+    assert "likely if it is one of the kinds that the gallery knows\nor " in shown
+    where = f"label = '{found['queries'][0]['verdict']['label']}'"
+    shown = phpq("search", gallery, next(birds.rglob("0*.png")), "--where", where).out
+    assert "the only kind that passes the filter" in shown
     told = phpq("gallery", "refit", gallery, "--bits", "8", "--json").json()
     assert (told["images"], told["bits"], told["from_codes"]) == (16, 8, 0)
     plain = tmp_path / "plain"

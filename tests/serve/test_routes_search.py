@@ -32,6 +32,9 @@ def test_an_upload_finds_what_the_library_finds(
     assert [hit["score"] for hit in found["hits"]] == pytest.approx([h.score for h in expected])
     assert found["hits"][0]["metadata"] == dict(expected[0].metadata)
     assert found["query"]["kind"] == "upload"
+    assert expected.verdict is not None
+    assert found["verdict"] == expected.verdict.to_dict()
+    assert found["verdict"]["by"] == "hits"
     again = client.get("/api/v1/search", params={"code": found["query"]["code"]})
     assert again.status_code == 200
 

@@ -171,10 +171,14 @@ def test_a_gallery_that_owns_its_codebooks_is_served(tmp_path: Path) -> None:
         answer = client.post("/api/v1/search", files={"image": file.read_bytes()}).json()
         assert [hit["id"] for hit in answer["hits"][:5]] == [hit.id for hit in ours]
         assert ours.verdict is not None
-        assert answer["verdict"]["label"] == ours.verdict.label
-        assert [label for label, _ in answer["verdict"]["runners_up"]] == [
-            label for label, _ in ours.verdict.runners_up
-        ]
+        told, others = answer["verdict"], dict(ours.verdict.runners_up)
+        assert (told["label"], told["by"]) == (ours.verdict.label, "kinds")
+        assert told["share"] == pytest.approx(ours.verdict.share, abs=1e-4)
+        assert dict(told["runners_up"]) == pytest.approx(others, abs=1e-4)
+        assert list(dict(told["runners_up"])) == list(others)
+        form = {"label": next(iter(others))}  # the only kind that is left
+        only = client.post("/api/v1/search", files={"image": file.read_bytes()}, data=form).json()
+        assert only["verdict"] == {**form, "share": 1.0, "runners_up": [], "by": "kinds"}
         hit = ours[0].id
         reason = client.get("/api/v1/explain", params={"hit_id": hit, "query_id": ours[1].id})
         told = reason.json()

@@ -61,7 +61,7 @@ def search(
         print_json({"gallery": str(target), "queries": found})
         return
     for image, hits, shares in asked:
-        _print_hits(image, hits, shares)
+        _print_hits(image, hits, shares, filtered=where is not None)
 
 
 def _shares(
@@ -80,7 +80,7 @@ def _shares(
     ]
 
 
-def _print_hits(image: Path, found: Found, shares: list[Shares] | None) -> None:
+def _print_hits(image: Path, found: Found, shares: list[Shares] | None, *, filtered: bool) -> None:
     console = results()
     if not found:
         console.print(f"{image}: no image of the gallery qualifies.\n", soft_wrap=True)
@@ -88,18 +88,28 @@ def _print_hits(image: Path, found: Found, shares: list[Shares] | None) -> None:
     # Not as the title of the table: that would be wrapped to its width.
     console.print(str(image), style="bold", soft_wrap=True)
     console.print(_hit_table(found, shares))
-    console.print(f"{_told(found)}\n", style="bold")
+    console.print(f"{_told(found, filtered=filtered)}\n", style="bold", soft_wrap=True)
 
 
-def _told(found: Found) -> str:
-    """Say what the query shows."""
+def _told(found: Found, *, filtered: bool) -> str:
+    """Say what the query shows, and below it the other kinds that it may be."""
     verdict = found.verdict
     if verdict is None:
         return _NO_LABEL
-    if found.kinds is None:
+    if verdict.by == "hits":
         return f"{verdict.label}, with {verdict.share:.0%} of the hits"
-    others = ", ".join(f"{label} {share:.0%}" for label, share in verdict.runners_up)
-    return f"{verdict.label}, {verdict.share:.0%} likely" + (f"; or {others}" if others else "")
+    if not verdict.runners_up:
+        only = "passes the filter" if filtered else "the gallery knows"
+        return f"{verdict.label}, the only kind that {only}"
+    others = ", ".join(f"{label} ({_likely(share)})" for label, share in verdict.runners_up)
+    known = "pass the filter" if filtered else "the gallery knows"
+    best = f"{verdict.label}, {_likely(verdict.share)} likely"
+    return f"{best} if it is one of the kinds that {known}\nor {others}"
+
+
+def _likely(share: float) -> str:
+    """Show a share of kinds without a 0% or 100% that it is not."""
+    return "under 1%" if share < 0.01 else "over 99%" if 0.99 < share < 1 else f"{share:.0%}"
 
 
 def _found_dict(found: Found, shares: list[Shares] | None) -> dict[str, Any]:

@@ -161,9 +161,13 @@ class VerdictAnswer(BaseModel):
     """The likeliest kind where the gallery knows kinds; else the most common label of the hits."""
 
     label: str
-    share: float = Field(description="How likely the kind is, or its share of this page's hits.")
+    by: Literal["kinds", "hits"] = Field(description="What the share is of.")
+    share: float = Field(
+        description="By kinds: how likely this one is among those of the images that pass the "
+        "filter, which add up to 1. By hits: the share of this page's hits that have the label."
+    )
     runners_up: list[tuple[str, float]] = Field(
-        default=[], description="At most 4 other kinds, the likeliest first, where it knows kinds."
+        default=[], description="By kinds: at most 4 others, label and share, the likeliest first."
     )
 
 
@@ -176,7 +180,7 @@ class SearchAnswer(BaseModel):
     total: int = Field(description="Images that pass the filter.")
     best: float = Field(description="The highest score that any code could reach.")
     seconds: float
-    verdict: VerdictAnswer | None = Field(description="Null where no hit has a label.")
+    verdict: VerdictAnswer | None = Field(description="Null where no label is known.")
     hits: list[HitAnswer]
 
 

@@ -2,6 +2,7 @@
 
 import * as api from "./api.js";
 import { decimals, el, hueOf, icon, labelText, picture, plural, thumbnail, whole } from "./dom.js";
+import { knowsKinds } from "./kinds.js";
 import { problem, say, skeletons, state } from "./notify.js";
 import { walkable } from "./results.js";
 import { format, fromImage } from "./route.js";
@@ -66,9 +67,11 @@ export function codebooksView(app) {
     }
     title.textContent = "Codebooks";
     const size = facts.info.codebook_size;
-    lead.textContent =
-      "A code names one codeword of each codebook. Images behind the same codeword look alike to " +
-      "that part of the model.";
+    lead.textContent = knowsKinds()
+      ? "A code names one codeword of each codebook, which this gallery fitted to its images and " +
+        "labels. The sum of its codewords stands for an image."
+      : "A code names one codeword of each codebook. Images behind the same codeword look alike " +
+        "to that part of the model.";
     const list = el("ul", { class: "words" });
     const rows = book.words.map((word) => wordRow(book, word, signal));
     list.append(...rows.slice(0, ROWS));

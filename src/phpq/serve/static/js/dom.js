@@ -94,6 +94,9 @@ export const decimals = (number, digits = 2) =>
     maximumFractionDigits: digits,
   });
 export const percent = (part) => `${Math.round(100 * part)} %`;
+/** How likely a kind is, without a 0 % or 100 % that it is not. */
+export const likely = (share) =>
+  share < 0.01 ? "under 1 %" : share > 0.99 && share < 1 ? "over 99 %" : percent(share);
 
 /** A value of the metadata as text. */
 export function valueText(value) {

@@ -13,11 +13,13 @@ import {
   thumbnail,
   valueText,
 } from "./dom.js";
+import { knowsKinds } from "./kinds.js";
 import { problem, say } from "./notify.js";
 import { fromImage } from "./route.js";
 import { choice, facts, why, wordsOf } from "./store.js";
 
 const SUM = "Each codebook compares one part of the embedding; their shares add up.";
+const OWN_SUM = "The codewords of a hit add up to what stands for it, and so do their shares.";
 const dialog = () => document.getElementById("why");
 let running = new AbortController();
 let onClose = () => {};
@@ -220,7 +222,7 @@ function bars(answer, { hit }, code) {
   const lead = share ? `${part} of the best score that any code could reach. ` : "";
   return [
     el("h3", {}, "Where the score comes from"),
-    el("p", { class: "hint" }, `${lead}${SUM}`),
+    el("p", { class: "hint" }, `${lead}${knowsKinds() ? OWN_SUM : SUM}`),
     el(
       "table",
       {},

@@ -3,6 +3,7 @@
 import * as api from "./api.js";
 import { el, labelText, picture, thumbnail, whole } from "./dom.js";
 import { dropPlace } from "./intake.js";
+import { knowsKinds } from "./kinds.js";
 import { problem, skeletons, state } from "./notify.js";
 import { walkable } from "./results.js";
 import { fromImage } from "./route.js";
@@ -105,6 +106,7 @@ const emptyGallery = () =>
 /** The same cards of figures that open a report. */
 function headlines() {
   const { images, bits, num_codebooks: books, codebook_size: size, model = {} } = facts.info;
+  const own = knowsKinds() ? ", its own" : "";
   const cards = [
     [
       "Images",
@@ -112,7 +114,7 @@ function headlines() {
       facts.info.labels ? `${whole(facts.info.labels)} labels` : "no labels",
     ],
     ["Bits an image", whole(bits), bits % 8 === 0 ? `${whole(bits / 8)} bytes` : ""],
-    ["Codebooks", whole(books), `of ${whole(size)} codewords each`],
+    ["Codebooks", whole(books), `of ${whole(size)} codewords each${own}`],
     ["Model", (model.method ?? "phpq").toUpperCase(), model.backbone ?? ""],
   ];
   return el(

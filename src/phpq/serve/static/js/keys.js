@@ -2,6 +2,7 @@
 
 import { bytesText, button, el, icon, whole } from "./dom.js";
 import { camera, pick } from "./intake.js";
+import { knowsKinds } from "./kinds.js";
 import { choice, facts } from "./store.js";
 
 const KEYS = [
@@ -108,6 +109,7 @@ function about() {
     ["gallery", info.name],
     ["images", whole(info.images)],
     ["bits an image", `${info.bits} (${info.num_codebooks} codebooks of ${info.codebook_size})`],
+    ["codebooks are", knowsKinds() ? "its own, fitted to its images and labels" : "the model's"],
     ["method", model.method],
     ["backbone", model.backbone],
     ["classes learned", model.classes],

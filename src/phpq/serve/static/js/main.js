@@ -98,7 +98,7 @@ async function render() {
   started = true;
   await update;
   if (known && history.state?.key === key && !route.why) scrollTo(0, scrolled);
-  else if (!known && !fresh && !route.why && !document.activeElement?.closest(".side")) {
+  else if (!known && !fresh && !route.why && !document.activeElement?.closest(".side, .kinds")) {
     scrollTo(0, 0);
     if (document.activeElement === document.body) view.title.focus({ preventScroll: true });
   }

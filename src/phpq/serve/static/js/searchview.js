@@ -16,6 +16,7 @@ import {
 import { closeWhy, showWhy } from "./explain.js";
 import { filterPanel } from "./filters.js";
 import { doors } from "./intake.js";
+import { kindsPanel, knowsKinds } from "./kinds.js";
 import { problem, say, skeletons, state as stateBox, toast } from "./notify.js";
 import { hitCard, walkable } from "./results.js";
 import { format, hasFilters } from "./route.js";
@@ -28,7 +29,9 @@ export function searchView(app) {
   list.setAttribute("aria-label", "Hits, best first");
   const after = el("div", { class: "after" });
   const query = el("section", { class: "card query", "aria-label": "Query" });
-  const filters = filterPanel((part) => app.go({ ...route, ...part, why: null }, app.memory()));
+  const change = (part) => app.go({ ...route, ...part, why: null }, app.memory());
+  const filters = filterPanel(change);
+  const kinds = knowsKinds() ? kindsPanel((labels) => change({ labels })) : null;
   const root = el(
     "div",
     { class: "search" },
@@ -36,7 +39,7 @@ export function searchView(app) {
     el(
       "section",
       { class: "found", "aria-label": "Results" },
-      el("div", { class: "found-head" }, title, summary),
+      el("div", { class: "found-head" }, title, kinds?.root, summary),
       list,
       after,
     ),
@@ -80,16 +83,22 @@ export function searchView(app) {
       if (!sameQuery) {
         title.textContent = "Searching…";
         summary.textContent = "";
+        kinds?.wait();
         list.replaceChildren(...skeletons(12));
         after.replaceChildren();
       }
     }, 60); // an answer from memory comes sooner and needs no skeleton
     try {
-      const found = await fetchHits(route, upload, 0, signal);
+      const asked = fetchHits(route, upload, 0, signal);
+      // A filter by one label leaves one kind: what else it may be is known without it.
+      const alone = kinds && route.labels.length === 1;
+      const wider = alone ? fetchHits({ ...route, labels: [] }, upload, 0, signal) : asked;
+      const [found, { verdict }] = await Promise.all([asked, wider]);
       if (signal.aborted) return false;
       answer = found;
       all = [...found.hits];
       if (route.kind === "upload") settleAddress(memory, upload);
+      kinds?.show(verdict, route);
       showHits();
       showQuery(app.memory(), upload, answer.query);
       return true;
@@ -116,6 +125,7 @@ export function searchView(app) {
   function failed(error, memory) {
     title.textContent = error instanceof OfflineError ? "Waiting for the server" : "No results";
     summary.textContent = "";
+    kinds?.hide();
     list.replaceChildren();
     const retry = () => update(route, memory);
     const more = error.status === 404 || !hasFilters(route) ? [] : [clearButton()];
@@ -144,7 +154,7 @@ export function searchView(app) {
     title.textContent = titleOf(answer.query);
     document.title = `${title.textContent} · ${facts.info.name}`;
     summary.replaceChildren(...summaryOf());
-    say(`${plural(all.length, "hit")}. ${summary.textContent}`);
+    say(`${plural(all.length, "hit")}. ${kinds?.words() ?? ""} ${summary.textContent}`);
     showMore();
   }
 
@@ -160,7 +170,7 @@ export function searchView(app) {
       const many =
         count === all.length ? "All" : count ? `${whole(count)} of them` : "None of them";
       parts.push(` ${many} ${count === 0 ? "has" : "have"} the label of the query.`);
-    } else if (counts.size) {
+    } else if (counts.size && !kinds) {
       const [label, count] = [...counts].sort((a, b) => b[1] - a[1])[0];
       const many = count === all.length ? "All" : whole(count);
       parts.push(` ${many} are `, el("strong", {}, labelText(label)), ".");
@@ -172,6 +182,7 @@ export function searchView(app) {
     const filtered = hasFilters(route);
     title.textContent = "No results";
     summary.textContent = "";
+    if (!kinds?.words()) kinds?.hide(); // else there are others to choose
     say("No results");
     after.replaceChildren(
       stateBox({

@@ -1,0 +1,116 @@
+/* What a picture may show, where the gallery knows kinds: the likeliest one and the runners-up,
+   each a button that leaves only its hits. */
+
+import { el, labelText, likely } from "./dom.js";
+import { facts } from "./store.js";
+
+export const knowsKinds = () => facts.info.codebooks === "own";
+
+/**
+ * @param {(labels: string[]) => void} choose Called with the labels to filter by.
+ * @returns {{root: HTMLElement, wait: () => void, hide: () => void,
+ *   show: (verdict: object|null, route: object) => void, words: () => string}}
+ */
+export function kindsPanel(choose) {
+  const root = el("section", { class: "card kinds", "aria-label": "What it may be" });
+  let shown = null; // the verdict on the page
+  let labels = [];
+
+  const isChosen = (label) => labels.length === 1 && labels[0] === label;
+
+  function kindButton(label, share = "") {
+    const name = labelText(label);
+    const made = el("button", {
+      type: "button",
+      class: "kind",
+      title: `Show only ${label}`,
+      data: { label },
+      on: { click: () => choose(isChosen(label) ? [] : [label]) },
+    });
+    made.append(el("span", {}, name));
+    if (share) made.append(el("span", { class: "count" }, share));
+    made.setAttribute("aria-label", `${name}${share && `, ${share} likely`}: show only these`);
+    return made;
+  }
+
+  const likeliest = (label) =>
+    el(
+      "div",
+      { class: "kind-best" },
+      el("h2", { class: "caption" }, "Most likely"),
+      kindButton(label),
+      el("p", { class: "hint" }),
+    );
+
+  const rest = (others) =>
+    el(
+      "div",
+      { class: "kind-others" },
+      el("h2", { class: "caption" }, "Or it may be"),
+      el(
+        "ol",
+        { "aria-label": "Other kinds, the likeliest first" },
+        others.map(([label, share]) => el("li", {}, kindButton(label, likely(share)))),
+      ),
+    );
+
+  function show(verdict, route) {
+    labels = route.labels;
+    root.hidden = false;
+    if (verdict === null) root.replaceChildren(el("p", { class: "hint" }));
+    else if (verdict !== shown) {
+      // Otherwise the buttons stay, and with them the focus.
+      root.replaceChildren(likeliest(verdict.label));
+      if (verdict.runners_up.length) root.append(rest(verdict.runners_up));
+    }
+    shown = verdict;
+    root.querySelector(".hint").replaceChildren(...sentence(verdict, route));
+    for (const one of root.querySelectorAll("button")) {
+      one.setAttribute("aria-pressed", String(isChosen(one.dataset.label)));
+    }
+  }
+
+  if (!facts.info.labels) show(null, { labels: [], fields: [], where: "" });
+  return {
+    root,
+    show,
+    wait() {
+      root.hidden = false;
+      if (!facts.info.labels) return; // what is said of that needs no search
+      shown = null;
+      const bone = (kind) => el("span", { class: `bone line ${kind}`, "aria-hidden": "true" });
+      root.replaceChildren(
+        el("div", {}, bone("short"), bone("")),
+        el("div", {}, bone(""), bone("")),
+      );
+    },
+    hide() {
+      shown = null;
+      root.hidden = true;
+    },
+    /** The same for those who do not see it. */
+    words() {
+      if (!shown) return "";
+      const [best, ...others] = [[shown.label, shown.share], ...shown.runners_up].map(
+        ([label, share]) => `${labelText(label)} ${likely(share)}`,
+      );
+      return `Most likely ${best}${others.length ? `, or ${others.join(", ")}` : ""}.`;
+    },
+  };
+}
+
+/** How likely it is, and among which kinds: a filter by one label alone is not counted. */
+function sentence(verdict, { labels, fields, where }) {
+  const filtered = labels.length > 1 || fields.length > 0 || where !== "";
+  if (verdict === null) {
+    const images = filtered ? "The images that pass the filters" : "The images of this gallery";
+    return [`${images} have no labels, so that no kind can be named.`];
+  }
+  const filters = labels.length === 1 ? "the other filters" : "the filters";
+  if (!verdict.runners_up.length) {
+    return [`The only kind that ${filtered ? `passes ${filters}` : "this gallery knows"}.`];
+  }
+  const among = filtered ? `pass ${filters}` : "this gallery knows";
+  const share = el("strong", {}, `${likely(verdict.share)} likely`);
+  return [share, `, if it is one of the kinds that ${among}.`];
+}
