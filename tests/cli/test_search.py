@@ -1,10 +1,13 @@
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 from command_line import phpq, refused
 from finished_runs import copy_run
+from phpq.cli.search import _told
 from phpq.gallery import Gallery
+from phpq.hits import Found
 from tiny_runs import tiny_birds
 
 
@@ -76,3 +79,17 @@ def test_why_shows_shares_that_add_up_to_the_score(tmp_path: Path) -> None:
     ).replace("\n", " ")
     (query,) = phpq("search", run, photo, "--why", "--json").json()["queries"]  # a run is a gallery
     assert abs(sum(query["hits"][0]["shares"]) - query["hits"][0]["score"]) < 1e-4
+
+
+def test_a_verdict_by_kinds_says_among_which() -> None:
+    kinds = (("wren", 0.996), ("owl", 0.0036), ("jay", 0.0004))
+    found = Found((), total=9, best=1.0, kinds=kinds)
+    assert _told(found, filtered=False) == (
+        "wren, over 99% likely if it is one of the kinds that the gallery knows\n"
+        "or owl (under 1%), jay (under 1%)"
+    )
+    assert "one of the kinds that pass the filter\n" in _told(found, filtered=True)
+    assert _told(replace(found, kinds=(("wren", 1.0),)), filtered=False) == (
+        "wren, the only kind that the gallery knows"
+    )
+    assert _told(replace(found, kinds=()), filtered=True) == "none of the hits has a label"
