@@ -118,12 +118,12 @@ def measure_seen(source: str, folder: Path) -> dict[str, Any]:
     )
     images = np.concatenate([gallery.others["general"], queries.others["general"]])
     labels = np.concatenate([gallery.images.labels, queries.images.labels])
-    rows = np.arange(len(labels))
-    parts = {"gallery": rows[: len(codes)], "queries": rows[len(codes) :]}
+    asked, asking = np.split(np.arange(len(labels)), [len(codes)])
     found: dict[str, Any] = {"map": learned.map_percent, "bits": model.bits, "own": {}}
     for bits in SEEN_BITS:
         for trust in (0.0, TRUST):
-            score = search(own_codes(images, bits, trust=trust), labels, "seen", **parts)
+            way = own_codes(images, bits, trust=trust)
+            score = search(way, labels, "seen", gallery=asked, queries=asking)
             found["own"][f"{bits} {score.labels}"] = score.values
     return found
 
@@ -165,8 +165,8 @@ def fold(found: dict[Job, dict[str, Any]]) -> dict[str, Any]:
         backbone: {"64": {k: over(backbone, "half", "labelled", "64", k) for k in shown}}
         for backbone in backbones
     }
-    names = ("unseen_all", "unseen_unseen", "seen_seen")
-    names += tuple(f"{name}_labelled" for name in names)
+    plain = ("unseen_all", "unseen_unseen", "seen_seen")
+    names = (*plain, *(f"{name}_labelled" for name in plain))
     return {
         "half": half,
         "labelled": labelled,

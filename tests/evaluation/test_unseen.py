@@ -192,3 +192,11 @@ def test_bad_splits_are_refused() -> None:
         evaluate_unseen(images, labels, KindSplit(split.new, split.query.astype(np.int64)))
     with pytest.raises(ShapeError, match="no gallery image of new kinds"):
         evaluate_unseen(images, labels, KindSplit(np.zeros(ROWS, bool), split.query))
+
+
+def test_a_single_new_kind_has_no_other_label_to_be_given() -> None:
+    images, labels, split = made_up()
+    one = KindSplit(labels == 7, split.query)
+    found = evaluate_unseen(images, labels, one, bits=(16,))
+    assert not [score for score in found.scores if score.protocol.startswith("wrong labels")]
+    assert found.find("unseen@all", "codes", "with") is not None

@@ -265,6 +265,8 @@ def wrong_labels(
     """
     gallery, queries = split.rows(new=True, query=False), split.rows(new=True, query=True)
     names, flipped = flip_labels(labels, gallery, seed=0)
+    if not len(flipped):  # one kind, or few images: there is nothing to make wrong
+        return
     for trust in trusts:
         way, suffix = own_codes(images, bits, trust=trust), f"trust {trust:g}"
         yield search(way, labels, f"true labels, {suffix}", gallery=gallery, queries=queries)
