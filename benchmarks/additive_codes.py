@@ -26,8 +26,7 @@ from typing import Literal, get_args
 import numpy as np
 from numpy.typing import NDArray
 
-from phpq.additive import AdditiveCodebooks, unit_rows
-from phpq.additive_fit import FIT_ROWS, fit_additive
+from phpq.additive import FIT_ROWS, AdditiveCodebooks, fit_additive, unit_rows
 from phpq.codes import CodeArray, FloatArray, IntArray
 
 Kind = Literal["labelled", "new kinds"]

@@ -32,7 +32,7 @@ import numpy as np
 from kill_gallery import answer_of, in_child
 from PIL import Image
 
-import phpq.additive_fit  # noqa: F401  here, not in every child
+import phpq.additive  # noqa: F401  here, not in every child
 from phpq.codes import FloatArray, score_codes
 from phpq.config import DataConfig
 from phpq.gallery import GalleryStore, ingest, refit, verify_store

@@ -102,7 +102,7 @@ def measure_seen(source: str, folder: Path) -> dict[str, Any]:
     """Search learned classes by the model's codes, and by the gallery's own with its labels."""
     import phpq
     from phpq import api
-    from phpq.additive_fit import TRUST
+    from phpq.additive import TRUST
     from phpq.evaluation import evaluate_codes
     from phpq.evaluation.embedding import embed_readable
     from phpq.evaluation.kinds import own_codes, search

@@ -20,7 +20,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("config", "files"),
     ("codes", "recipes"),
     ("additive",),
-    ("additive_fit", "data", "index", "report"),
+    ("data", "index", "report"),
     ("evaluation",),
     ("model",),
     ("gallery", "methods"),
@@ -35,7 +35,6 @@ LAYER_OF = {part: number for number, layer in enumerate(LAYERS) for part in laye
 # These must be usable, testable and fast to import without torch.
 WITHOUT_TORCH = (
     "additive",
-    "additive_fit",
     "cli",
     "client",
     "cluster",

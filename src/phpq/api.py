@@ -86,6 +86,7 @@ def evaluate(
     out: str | Path | None = None,
     *,
     device: str = "auto",
+    own_codebooks: bool = False,
     progress: Progress | None = None,
 ) -> Evaluation:
     """Measure the retrieval of a model and write tables, curves, pictures and its gallery.
@@ -99,6 +100,8 @@ def evaluate(
             default `evaluation` in the run folder. For a model without a folder nothing is written
             unless `out` says where.
         device: Where a run's model is put; a model that is given stays where it is.
+        own_codebooks: Also search by codebooks that the gallery owns, without and with its labels;
+            embeds every image twice more.
         progress: Called with (what is done, images done, images in all).
     """
     from phpq.model import Model, load
@@ -115,6 +118,7 @@ def evaluate(
         out=folder,
         epochs=epochs,
         frozen=_frozen_features(loaded),
+        own_codebooks=own_codebooks,
         progress=progress,
     )
     if run is not None and folder == run / FOLDER and find_spec("lance") is not None:

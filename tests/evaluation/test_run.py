@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from finished_runs import copy_run
+from phpq.additive import fit_additive
 from phpq.codes import FloatArray
 from phpq.data import open_dataset, write_plumage
 from phpq.errors import ConfigError
@@ -66,6 +67,25 @@ def test_the_scores_are_those_of_the_protocol(model: Model, evaluation: Evaluati
     assert evaluation.posthoc_pq.bits == evaluation.bits == 12
     assert evaluation.timing.queries == 1000
     assert evaluation.fingerprint == model.fingerprint()
+
+
+def test_the_gallery_is_also_searched_by_codebooks_of_its_own(model: Model, tmp_path: Path) -> None:
+    birds = tiny_birds()
+    found = evaluate_model(model, birds, out=tmp_path, own_codebooks=True)
+    names = [birds.train.class_names[label] for label in birds.train.labels]
+    rows = model.embed(birds.train, space="general")
+    queries = LabelledEmbeddings(model.embed(birds.test, space="general"), birds.test.labels)
+    for way, labels in (("without labels", [None] * len(names)), ("with its labels", names)):
+        books = fit_additive(rows, labels, num_codebooks=1)
+        codes = books.encode(rows, labels)
+        expected = evaluate_codes(queries, codes, birds.train.labels, books, cutoffs=(1,))
+        scores = found.own[f"gallery's own codebooks, {way}"]
+        assert scores.map == pytest.approx(expected.map, abs=0.02)
+        assert scores.bits == 8
+    assert list(found.ways)[-2:] == list(found.own)
+    assert "with its labels" in (tmp_path / "report.html").read_text("utf-8")
+    stored = json.loads((tmp_path / "metrics.json").read_text("utf-8"))
+    assert list(stored["scores"]["own"]) == list(found.own)
 
 
 def test_every_file_is_there_and_whole(model: Model, evaluation: Evaluation, folder: Path) -> None:

@@ -35,6 +35,12 @@ def evaluate(
     out: Annotated[
         Path | None, typer.Option(help="Folder for the files (default: RUN/evaluation)")
     ] = None,
+    own_codebooks: Annotated[
+        bool,
+        typer.Option(
+            "--own-codebooks", help="Also by codebooks of the gallery's own, with its labels."
+        ),
+    ] = False,
     device: Device = "auto",
     as_json: AsJson = False,
 ) -> None:
@@ -48,7 +54,9 @@ def evaluate(
     else:
         dataset = api.as_dataset(source, home=home())
     with progress_bars() as progress:
-        evaluation = api.evaluate(run, dataset, out, device=device, progress=progress)
+        evaluation = api.evaluate(
+            run, dataset, out, device=device, own_codebooks=own_codebooks, progress=progress
+        )
     warn_skipped([image.reason for image in evaluation.skipped])
     if as_json:
         print_json(evaluation.to_dict() | {"folder": str(evaluation.folder)})

@@ -16,8 +16,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from phpq.additive import AdditiveCodebooks
-from phpq.additive_fit import fit_additive
+from phpq.additive import AdditiveCodebooks, fit_additive
 from phpq.codes import (
     CodeArray,
     Codebooks,

@@ -62,6 +62,8 @@ def build_page(evaluation: Evaluation, *, curves: Sequence[Figure], top10: bytes
             "Three ways to search the same embeddings: by the learned codes, without codes, and "
             "by a product quantizer fitted afterwards."
         )
+    if evaluation.own:
+        about += " Then codebooks that the gallery owns, over the general embedding."
     facts = (
         ("data set", evaluation.source or evaluation.dataset),
         ("epochs trained", str(evaluation.epochs_trained)),

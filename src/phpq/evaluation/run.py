@@ -10,7 +10,7 @@ argument, so that this module needs no torch.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from phpq._version import __version__
+from phpq.additive import fit_additive
 from phpq.codes import CodeArray, FloatArray, normalise_sub_vectors
 from phpq.config import RECIPES, to_dict
 from phpq.data import Dataset, SkippedImage, learned_part, new_kinds
@@ -36,7 +37,12 @@ from phpq.evaluation.history import EpochScores
 from phpq.evaluation.kinds import KindSplit, Way
 from phpq.evaluation.metrics import RetrievalScores
 from phpq.evaluation.page import write_page
-from phpq.evaluation.protocol import evaluate_codes, evaluate_float, evaluate_posthoc_pq
+from phpq.evaluation.protocol import (
+    LabelledEmbeddings,
+    evaluate_codes,
+    evaluate_float,
+    evaluate_posthoc_pq,
+)
 from phpq.evaluation.timing import SearchTiming, time_search
 from phpq.evaluation.unseen import UnseenScores, evaluate_unseen
 from phpq.files import write_json
@@ -76,6 +82,8 @@ class Evaluation:
     timing: SearchTiming  # 1,000 queries by codes and by float search
     epochs: EpochScores | None  # MAP of the run's last and best epoch; None without a run
     skipped: tuple[SkippedImage, ...]  # images that could not be read
+    # By codebooks that the gallery owns, over the general embedding, without and with its labels.
+    own: dict[str, RetrievalScores] = field(default_factory=dict)
     unseen: UnseenScores | None = None  # of classes that the run held out; None if there are none
     folder: Path | None = None  # where the files are; None if none were written
     # The codes hold all that the embeddings hold, as those of hashing methods do: float search and
@@ -87,9 +95,9 @@ class Evaluation:
         """The ways to search that are worth comparing, the learned codes first."""
         codes = {f"{self.title} codes": self.codes}
         if self.lossless:
-            return codes
+            return codes | self.own
         fitted = {} if self.pq is None else {"post-hoc PQ": self.pq}
-        return codes | {"float search": self.float_search} | fitted
+        return codes | {"float search": self.float_search} | fitted | self.own
 
     @property
     def posthoc_pq(self) -> RetrievalScores:
@@ -119,6 +127,7 @@ class Evaluation:
                 "codes": self.codes.to_dict(),
                 "float": self.float_search.to_dict(),
                 "pq": self.pq and self.pq.to_dict(),
+                "own": {name: scores.to_dict() for name, scores in self.own.items()},
             },
             "unseen": self.unseen and self.unseen.to_dict(),
             "timing": self.timing.to_dict(),
@@ -139,6 +148,7 @@ def evaluate_model(
     out: Path | None = None,
     epochs: EpochScores | None = None,
     frozen: Embed | None = None,
+    own_codebooks: bool = False,
     progress: Progress | None = None,
 ) -> Evaluation:
     """Measure a model: the test split asks, the training split is the gallery.
@@ -148,6 +158,8 @@ def evaluate_model(
     classes is measured on the others, and on these as new kinds. Classes need not be those that it
     learned. Files go to the folder `out`; None writes nothing. `epochs` of the run are shown
     beside, and for new kinds the features of a backbone before training, if `frozen` gives them.
+    With `own_codebooks` the gallery is also searched by codebooks of its own, which takes an
+    embedding more of every image.
     """
     if out is not None:
         _make_folder(out)
@@ -155,9 +167,8 @@ def evaluate_model(
     settings, whole = model.card.config.data, dataset
     dataset = learned_part(dataset, settings) if own else dataset
     new = new_kinds(whole, settings) if own and settings.holdout_classes else ()
-    embed = partial(
-        embed_readable, model, others=_other_spaces(model, frozen) if new else {}, progress=progress
-    )
+    spaces = _other_spaces(model, frozen) if new or own_codebooks else {}
+    embed = partial(embed_readable, model, others=spaces, progress=progress)
     gallery, queries, *strangers = [embed(part) for part in (dataset.train, dataset.test, *new)]
     if strangers:
         strangers.append(embed(changed_copies(strangers[0].images, COPIES)))
@@ -183,6 +194,7 @@ def evaluate_model(
         ),
         epochs=epochs,
         skipped=tuple(image for part in (gallery, queries, *strangers) for image in part.skipped),
+        own=_measure_own(model, queries, gallery) if own_codebooks else {},
         unseen=_measure_new(model, (gallery, queries, *strangers)) if strangers else None,
         folder=out,
         lossless=np.array_equal(model.codebooks.decode(codes), gallery.embeddings),
@@ -214,6 +226,25 @@ def _measure(
         return by_codes, by_floats, None
     options = {"num_codebooks": books, "codebook_size": size, "sub_vectors": parts}
     return by_codes, by_floats, evaluate_posthoc_pq(asking, asked, cutoffs=cutoffs, **options)
+
+
+def _measure_own(
+    model: Model, queries: EmbeddedImages, gallery: EmbeddedImages
+) -> dict[str, RetrievalScores]:
+    """Search the same images by codebooks fitted to the gallery, of as many bytes."""
+    if not model.has_general:
+        _ = model.general  # says what is missing, and how to add it
+    asking = LabelledEmbeddings(queries.others[GENERAL], queries.images.labels)
+    rows, labels = gallery.others[GENERAL], gallery.images.labels
+    names = [gallery.images.class_names[label] for label in labels]
+    cutoffs = [n for n in CUTOFFS if n <= len(rows)]
+    found = {}
+    for way, given in (("without labels", [None] * len(rows)), ("with its labels", names)):
+        books = fit_additive(rows, given, num_codebooks=max(1, model.bits // 8))
+        codes = books.encode(rows, given)
+        scores = evaluate_codes(asking, codes, labels, books, cutoffs=cutoffs)
+        found[f"gallery's own codebooks, {way}"] = scores
+    return found
 
 
 def _other_spaces(model: Model, frozen: Embed | None) -> dict[str, Embed]:

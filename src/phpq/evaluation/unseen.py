@@ -18,8 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from phpq.additive import class_means
-from phpq.additive_fit import TRUST, fit_additive
+from phpq.additive import TRUST, class_means, fit_additive
 from phpq.codes import FloatArray, IntArray, check_embeddings, normalise_sub_vectors
 from phpq.errors import ShapeError
 from phpq.evaluation._ranking import check_labels

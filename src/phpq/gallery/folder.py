@@ -20,7 +20,7 @@ import pyarrow as pa
 from filelock import FileLock, Timeout
 
 from phpq._version import __version__
-from phpq.additive_fit import TRUST
+from phpq.additive import TRUST
 from phpq.codes import Codebooks, QueryNorm
 from phpq.errors import ConfigError, DataError, FormatError, PhpqError
 from phpq.files import read_json

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar
 import numpy as np
 from PIL import Image
 
-from phpq.additive_fit import TRUST
+from phpq.additive import TRUST
 from phpq.codes import Codebooks, FloatArray, check_embeddings
 from phpq.errors import ConfigError, DataError, FormatError, ShapeError
 from phpq.gallery.export import FaissGallery, describe_store, export_parquet, to_faiss

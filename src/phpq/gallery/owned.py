@@ -131,7 +131,7 @@ def _with_books(
     store: GalleryStore, vectors: FloatArray, labels: Sequence[str | None]
 ) -> AdditiveCodebooks:
     """Return the store's codebooks, fitted now if it is empty, with the classes of some rows."""
-    from phpq.additive_fit import fit_additive
+    from phpq.additive import fit_additive
 
     manifest = store.manifest
     if not len(store):

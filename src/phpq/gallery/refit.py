@@ -297,7 +297,7 @@ def _fitted(
     store: GalleryStore, vectors: Vectors, num_codebooks: int, trust: float
 ) -> AdditiveCodebooks:
     """Fit codebooks to a sample of the rows; they know every class of the gallery."""
-    from phpq.additive_fit import fit_additive
+    from phpq.additive import fit_additive
 
     part = find_part(store)
     offsets = np.arange(len(part.rows)) if part.offsets is None else part.offsets

@@ -2,69 +2,22 @@
 
 from __future__ import annotations
 
-import itertools
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
 
-from phpq.additive import (
-    SIZE,
-    AdditiveCodebooks,
-    beam_search,
-    class_means,
-    gram_matrix,
-    softmax,
-    unit_rows,
-)
-from phpq.additive_fit import fit_additive
+from made_up_kinds import KINDS, made_up
+from phpq.additive import AdditiveCodebooks, class_means, fit_additive, softmax
+from phpq.additive.codebooks import SIZE
 from phpq.codes import FloatArray, score_codes
 from phpq.errors import FormatError, ShapeError
-
-KINDS = ("finch", "heron", "owl", "wren")
-
-
-def made_up(
-    kinds: int = 4, per_kind: int = 12, dim: int = 24, seed: int = 0
-) -> tuple[FloatArray, list[str]]:
-    """Unit embeddings around a centre for each kind, and their labels."""
-    rng = np.random.default_rng(seed)
-    centres = rng.normal(size=(kinds, dim))
-    numbers = np.repeat(np.arange(kinds), per_kind)
-    rows = unit_rows(
-        (centres[numbers] + 0.6 * rng.normal(size=(len(numbers), dim))).astype(np.float32)
-    )
-    names = KINDS if kinds <= len(KINDS) else [f"kind {n:05}" for n in range(kinds)]
-    return rows, [names[n] for n in numbers]
 
 
 def fitted(**options: Any) -> tuple[AdditiveCodebooks, FloatArray, list[str]]:
     rows, labels = made_up()
     return fit_additive(rows, labels, **{"num_codebooks": 3, "dims": 16, **options}), rows, labels
-
-
-def test_a_wide_beam_finds_the_nearest_sum_of_codewords() -> None:
-    rng = np.random.default_rng(1)
-    words = rng.normal(size=(3, 4, 5)).astype(np.float32)
-    targets = rng.normal(size=(6, 5)).astype(np.float32)
-    products = np.einsum("nd,mkd->nmk", targets, words).astype(np.float32)
-    codes = beam_search(products, gram_matrix(words), width=64)
-    for target, code in zip(targets, codes, strict=True):
-        every = list(itertools.product(range(4), repeat=3))
-        errors = [sum((target - sum(words[m, k] for m, k in enumerate(one))) ** 2) for one in every]
-        assert tuple(code) == every[int(np.argmin(errors))]
-
-
-def test_a_beam_keeps_what_is_given_and_leaves_spare_codewords_alone() -> None:
-    rng = np.random.default_rng(2)
-    words = rng.normal(size=(3, 4, 5)).astype(np.float32)
-    products = np.einsum("nd,mkd->nmk", rng.normal(size=(50, 5)), words).astype(np.float32)
-    gram = gram_matrix(words)
-    given = np.full((50, 1), 3, np.uint8)
-    assert (beam_search(products, gram, fixed=given)[:, 0] == 3).all()
-    assert (beam_search(products, gram)[:, 0] == 3).any()
-    assert (beam_search(products, gram, spare=1)[:, 0] < 3).all()
 
 
 def test_the_code_of_a_row_does_not_depend_on_the_others() -> None:

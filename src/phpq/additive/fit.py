@@ -12,14 +12,14 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
-from phpq.additive import (
+from phpq.additive._beam import nearest_codes
+from phpq.additive.codebooks import (
     SIZE,
     AdditiveCodebooks,
     Labels,
     class_centres,
     class_means,
     mean_square,
-    nearest_codes,
     number_labels,
     softmax,
     unit_rows,

@@ -5,11 +5,11 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from phpq.additive import SIZE
-from phpq.additive_fit import fit_additive, k_means
+from made_up_kinds import made_up
+from phpq.additive.codebooks import SIZE
+from phpq.additive.fit import fit_additive, k_means
 from phpq.codes import score_codes
 from phpq.errors import ConfigError
-from test_additive import made_up
 
 
 def test_every_point_has_its_centre_when_there_are_few() -> None:
@@ -44,7 +44,7 @@ def test_fitting_codewords_together_beats_one_after_the_other(
 ) -> None:
     rows, _ = made_up(kinds=60, per_kind=30)
     together = fit_additive(rows, [None] * len(rows), num_codebooks=3).fitted_distortion
-    monkeypatch.setattr("phpq.additive_fit._ROUNDS", 0)
+    monkeypatch.setattr("phpq.additive.fit._ROUNDS", 0)
     alone = fit_additive(rows, [None] * len(rows), num_codebooks=3).fitted_distortion
     assert together < 0.97 * alone
 

@@ -1,0 +1,9 @@
+"""Codebooks that a gallery owns: `AdditiveCodebooks`, and `fit_additive`, which makes them."""
+
+from phpq.additive.codebooks import AdditiveCodebooks as AdditiveCodebooks
+from phpq.additive.codebooks import class_means as class_means
+from phpq.additive.codebooks import softmax as softmax
+from phpq.additive.codebooks import unit_rows as unit_rows
+from phpq.additive.fit import FIT_ROWS as FIT_ROWS
+from phpq.additive.fit import TRUST as TRUST
+from phpq.additive.fit import fit_additive as fit_additive

@@ -1,0 +1,32 @@
+"""Beams find the nearest sums of codewords, and keep what is given."""
+
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+
+from phpq.additive._beam import beam_search, gram_matrix
+
+
+def test_a_wide_beam_finds_the_nearest_sum_of_codewords() -> None:
+    rng = np.random.default_rng(1)
+    words = rng.normal(size=(3, 4, 5)).astype(np.float32)
+    targets = rng.normal(size=(6, 5)).astype(np.float32)
+    products = np.einsum("nd,mkd->nmk", targets, words).astype(np.float32)
+    codes = beam_search(products, gram_matrix(words), width=64)
+    for target, code in zip(targets, codes, strict=True):
+        every = list(itertools.product(range(4), repeat=3))
+        errors = [sum((target - sum(words[m, k] for m, k in enumerate(one))) ** 2) for one in every]
+        assert tuple(code) == every[int(np.argmin(errors))]
+
+
+def test_a_beam_keeps_what_is_given_and_leaves_spare_codewords_alone() -> None:
+    rng = np.random.default_rng(2)
+    words = rng.normal(size=(3, 4, 5)).astype(np.float32)
+    products = np.einsum("nd,mkd->nmk", rng.normal(size=(50, 5)), words).astype(np.float32)
+    gram = gram_matrix(words)
+    given = np.full((50, 1), 3, np.uint8)
+    assert (beam_search(products, gram, fixed=given)[:, 0] == 3).all()
+    assert (beam_search(products, gram)[:, 0] == 3).any()
+    assert (beam_search(products, gram, spare=1)[:, 0] < 3).all()
