@@ -85,7 +85,7 @@ def test_the_gallery_is_also_searched_by_codebooks_of_its_own(model: Model, tmp_
     assert list(found.ways)[-2:] == list(found.own)
     assert "with its labels" in (tmp_path / "report.html").read_text("utf-8")
     stored = json.loads((tmp_path / "metrics.json").read_text("utf-8"))
-    assert list(stored["scores"]["own"]) == list(found.own)
+    assert list(stored["own_codebooks"]) == list(found.own)
 
 
 def test_every_file_is_there_and_whole(model: Model, evaluation: Evaluation, folder: Path) -> None:
