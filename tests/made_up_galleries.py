@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from phpq.codes import Codebooks, FloatArray
+from phpq.codes import Codebooks, FloatArray, Space
 from phpq.config import DataConfig
 from phpq.gallery import GalleryStore, Record
-from phpq.gallery.folder import Space, new_manifest, new_own_manifest
+from phpq.gallery.folder import new_manifest, new_own_manifest
 
 if TYPE_CHECKING:
     from phpq.model import Model

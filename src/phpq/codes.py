@@ -23,6 +23,9 @@ FloatArray = NDArray[np.float32]
 CodeArray = NDArray[np.uint8]
 IntArray = NDArray[np.int64]
 QueryNorm = Literal["unit", "raw"]
+# Which embedding of a model: the one that its codebooks were learned with, or the one for classes
+# that it never learned.
+Space = Literal["learned", "general"]
 
 BITS_PER_BOOK = 8  # of a binary code
 _BLOCK_ROWS = 1024  # rows of one matrix product with the codewords

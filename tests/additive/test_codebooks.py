@@ -119,6 +119,17 @@ def test_new_classes_take_spare_codewords_and_old_codes_stay_valid() -> None:
     assert grown.with_classes(rows, labels) is grown
 
 
+def test_classes_beyond_the_spare_codewords_share_codes_and_are_counted() -> None:
+    books, rows, labels = fitted()
+    more, names = made_up(kinds=SIZE, per_kind=1, seed=5)
+    grown = books.with_classes(more, names)
+    assert (grown.spare, len(grown.class_names)) == (0, SIZE + 4)
+    assert (books.crowded, grown.crowded) == (0, 4)
+    assert np.array_equal(grown.encode(rows, labels), books.encode(rows, labels))
+    for number in range(SIZE - 4):  # these have codewords of their own
+        assert grown.kinds(more[number : number + 1]).argmax() == 4 + number
+
+
 def test_renaming_keeps_codes_and_merging_leaves_one_class() -> None:
     books, rows, labels = fitted()
     renamed = books.renamed({"owl": "eagle owl"})

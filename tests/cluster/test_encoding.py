@@ -36,9 +36,9 @@ from phpq.cluster.encoding import (
     ray_engine,
     through_conductor,
 )
+from phpq.codes import Space
 from phpq.errors import ConfigError, DataError
 from phpq.gallery import AddReport, Gallery, GalleryStore
-from phpq.gallery.folder import Space
 from phpq.gallery.ingest import Encoded, encode_items
 from phpq.gallery.sources import Item
 from picture_files import write_image

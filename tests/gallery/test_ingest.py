@@ -13,11 +13,11 @@ import pytest
 from PIL import Image
 
 from made_up_galleries import FakeModel, make_store
+from phpq.codes import Space
 from phpq.data.places import Origin, RemoteFile, content_hash
 from phpq.errors import BadImageError, DataError
 from phpq.gallery import AddReport, GalleryStore, ingest
 from phpq.gallery._part import batches
-from phpq.gallery.folder import Space
 from phpq.gallery.ingest import Encoded, Ingest, encode_again, encode_items
 from phpq.gallery.records import Record
 from phpq.gallery.sources import Item, Source

@@ -214,6 +214,16 @@ def test_it_says_when_a_refit_is_due(tmp_path: Path) -> None:
     assert (describe_fit(store).due, outgrown(store, 41)) == (None, False)
 
 
+def test_kinds_that_share_a_code_are_a_reason_however_few_images_came(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = filled(tmp_path / "g", ("red", "green"))
+    assert not outgrown(store, 0)
+    monkeypatch.setattr("phpq.additive.AdditiveCodebooks.crowded", 2)
+    assert describe_fit(store).due == "2 of its kinds have the code of another"
+    assert outgrown(store, 0)
+
+
 def test_labels_that_come_to_a_gallery_without_are_a_reason(tmp_path: Path) -> None:
     store = make_own_store(tmp_path / "g")
     add(store, pictures(("red", "green"), 10, labelled=False))

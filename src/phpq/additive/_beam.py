@@ -58,9 +58,7 @@ def gram_matrix(codewords: FloatArray) -> FloatArray:
     return (flat @ flat.T).astype(np.float32).reshape(books, size, books, size)
 
 
-def nearest_codes(
-    targets: FloatArray, codewords: FloatArray, *, spare: int = 0
-) -> list[list[tuple[int, ...]]]:
+def nearest_codes(targets: FloatArray, codewords: FloatArray) -> list[list[tuple[int, ...]]]:
     """Return codes of (P, K, d) codewords near each of (n, d) targets, the nearest first."""
     books, size, dim = codewords.shape
     flat, gram = codewords.reshape(-1, dim).astype(np.float64), gram_matrix(codewords)
@@ -68,6 +66,6 @@ def nearest_codes(
     for start in range(0, len(targets), _BLOCK):
         part = targets[start : start + _BLOCK].astype(np.float64)
         products = (part @ flat.T).astype(np.float32).reshape(len(part), books, size)
-        near = beam_search(products, gram, spare=spare, width=_NEAR, keep=_NEAR)
+        near = beam_search(products, gram, width=_NEAR, keep=_NEAR)
         found += [[tuple(code) for code in codes] for codes in near.tolist()]
     return found

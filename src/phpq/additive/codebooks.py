@@ -87,10 +87,7 @@ class AdditiveCodebooks(Codebooks):
         return self._tables(self.vectors(queries))
 
     def best(self, tables: FloatArray) -> FloatArray:
-        """Return (Q,) the score of a labelled row that is the query itself: 1.
-
-        One without label may reach `scale`, which is all the same to who looks at it.
-        """
+        """Return (Q,) ones: the score of a row at the query; only unlabelled ones can exceed it."""
         return np.ones(len(tables), np.float32)
 
     def best_float(self, vectors: FloatArray) -> FloatArray:
@@ -134,26 +131,28 @@ class AdditiveCodebooks(Codebooks):
             return self
         own = self.vectors(embeddings)
         centres = class_centres(own, number_labels(labels, names), len(names), self.trust)
-        words, spare = self.codewords.copy(), self.spare
-        taken = {tuple(code) for code in self.class_codes.tolist()}
-        codes: list[tuple[int, ...]] = []
-        for prototype in centres:
-            if self.class_books == 1 and spare:
-                slot = SIZE - spare
-                words[0, slot], spare = prototype, spare - 1
-                codes.append((slot,))
-                continue
-            near = nearest_codes(prototype[None], words[: self.class_books])[0]
+        words = self.codewords.copy()
+        slots = min(self.spare, len(names)) if self.class_books == 1 else 0
+        first = SIZE - self.spare
+        words[0, first : first + slots] = centres[:slots]
+        codes: list[tuple[int, ...]] = [(first + slot,) for slot in range(slots)]
+        taken = {tuple(code) for code in self.class_codes.tolist()} | set(codes)
+        for near in nearest_codes(centres[slots:], words[: self.class_books]):
             codes.append(next((code for code in near if code not in taken), near[0]))
             taken.add(codes[-1])
         class_codes = np.concatenate([self.class_codes, np.array(codes, np.uint8)])
         return replace(
             self,
             codewords=words,
-            spare=spare,
+            spare=self.spare - slots,
             class_names=(*self.class_names, *names),
             class_codes=class_codes,
         )
+
+    @property
+    def crowded(self) -> int:
+        """Classes that share their code with another, which nothing can tell them from."""
+        return len(self.class_names) - len({tuple(code) for code in self.class_codes.tolist()})
 
     def renamed(self, names: Mapping[str, str]) -> AdditiveCodebooks:
         """Rename classes, as in {old: new}; one that gets the name of another is merged into it.
@@ -219,8 +218,11 @@ class AdditiveCodebooks(Codebooks):
     def _projected(self, embeddings: FloatArray) -> FloatArray:
         rows = check_embeddings("embeddings", embeddings, self.embedding_dim)
         # In float64, rounded once: a row's vector must not depend on the rows beside it.
-        centred = rows.astype(np.float64) - self.mean
-        return (centred @ self.projection.astype(np.float64)).astype(np.float32)
+        projection = self._once("projection", lambda: self.projection.astype(np.float64))
+        projected: FloatArray = ((rows - self.mean.astype(np.float64)) @ projection).astype(
+            np.float32
+        )
+        return projected
 
     def _embedded(self, vectors: FloatArray) -> FloatArray:
         """Undo the projection as far as that can be: (N, d) to (N, D) float32."""
@@ -234,16 +236,16 @@ class AdditiveCodebooks(Codebooks):
         return self._made[name]
 
     def _tables(self, vectors: FloatArray) -> FloatArray:
-        flat = self.codewords.reshape(-1, self.sub_dim).astype(np.float64)
-        products = (vectors.astype(np.float64) @ flat.T).astype(np.float32)
+        flat = self._once(
+            "words", lambda: self.codewords.reshape(-1, self.sub_dim).astype(np.float64)
+        )
+        products = np.asarray(vectors.astype(np.float64) @ flat.T, np.float32)
         return products.reshape(len(vectors), self.num_codebooks, self.codebook_size)
 
     def _prototypes(self) -> FloatArray:
         """(C, d) of unit length: the prototypes as codes can say them."""
-        total = np.zeros((len(self.class_names), self.sub_dim), np.float32)
-        for book in range(self.class_books):
-            total += self.codewords[book, self.class_codes[:, book]]
-        return unit_rows(total)
+        made = self._once("prototypes", lambda: unit_rows(self._sums(self.class_codes)))
+        return np.asarray(made, np.float32)
 
     def _classes_of(self, labels: Labels | None, count: int) -> IntArray:
         if labels is None:
@@ -294,8 +296,9 @@ class AdditiveCodebooks(Codebooks):
         return codes
 
     def _sums(self, codes: CodeArray) -> FloatArray:
+        """Add up what codes choose, (N, M) or the first columns of them: (N, d)."""
         total = np.zeros((len(codes), self.sub_dim), np.float32)
-        for book in range(self.num_codebooks):
+        for book in range(codes.shape[1]):
             total += self.codewords[book, codes[:, book]]
         return total
 

@@ -206,7 +206,8 @@ def _with_residuals(
     for book in range(first, books.num_codebooks):
         words[book] = k_means(left, SIZE, generator)
         left = left - words[book][_nearest(left, words[book])]
-    for _ in range(_ROUNDS):
+    # Where each row has a codeword for itself there is nothing to improve.
+    for _ in range(_ROUNDS if len(targets) > SIZE else 0):
         books = replace(books, codewords=words)
         codes = books.codes_of_targets(targets, classes)
         words = words.copy()
@@ -240,10 +241,12 @@ def _least_squares(targets: FloatArray, codes: CodeArray, words: FloatArray) -> 
             block = np.bincount(pairs, minlength=size * size).reshape(size, size)
             normal[one * size : (one + 1) * size, other * size : (other + 1) * size] = block
     # As if each old codeword were one more row: without, where there are about as many codewords as
-    # rows, the solution goes anywhere to meet every row.
-    normal[np.diag_indices_from(normal)] += 1
-    solved = np.linalg.solve(normal, sums + words.reshape(-1, dim))
-    return solved.reshape(books, size, dim).astype(np.float32)
+    # rows, the solution goes anywhere to meet every row. Codewords of no row stay where they are.
+    used = np.flatnonzero(normal.diagonal())
+    solved = words.reshape(-1, dim).copy()
+    weighed = normal[np.ix_(used, used)] + np.eye(len(used))
+    solved[used] = np.linalg.solve(weighed, sums[used] + solved[used])
+    return solved.reshape(books, size, dim)
 
 
 def _sums(books: AdditiveCodebooks, targets: FloatArray, classes: IntArray) -> FloatArray:

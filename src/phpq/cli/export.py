@@ -11,7 +11,7 @@ import typer
 from phpq.cli._console import AsJson, is_gallery, print_result
 
 if TYPE_CHECKING:
-    from phpq.model import Space
+    from phpq.codes import Space
 
 
 class Format(StrEnum):

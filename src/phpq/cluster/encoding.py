@@ -27,9 +27,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from phpq.cluster.connection import LOCAL, connected, first_line
+from phpq.codes import Space
 from phpq.data.places import is_uri
 from phpq.errors import ConfigError, PhpqError
-from phpq.gallery.folder import Space
 from phpq.gallery.ingest import Encoded, encode_items
 from phpq.gallery.of_run import MODEL
 from phpq.gallery.sources import Item

@@ -21,7 +21,7 @@ from filelock import FileLock, Timeout
 
 from phpq._version import __version__
 from phpq.additive import TRUST
-from phpq.codes import Codebooks, QueryNorm
+from phpq.codes import Codebooks, QueryNorm, Space
 from phpq.errors import ConfigError, DataError, FormatError, PhpqError
 from phpq.files import read_json
 
@@ -33,7 +33,6 @@ OWN_FORMAT_VERSION = 2  # of galleries that own their codebooks
 HINT = "_versions/latest_version_hint.json"
 # What is raised for a damaged or missing file.
 DAMAGE = (ValueError, OSError, pa.ArrowException, RuntimeError, KeyError)
-Space = Literal["learned", "general"]  # the embeddings that a model gives
 # What only a gallery that owns its codebooks says of itself.
 _OWN = ("codebooks", "space", "trust", "books", "fit", "fitted_rows")
 

@@ -22,12 +22,12 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from phpq.codes import Space
 from phpq.config import DataConfig
 from phpq.data import SkippedImage, decode_square
 from phpq.data.decode import read_ahead
 from phpq.data.places import RemoteFile, TableCell, content_hash, exists, origin_at
 from phpq.errors import BadImageError, DataError, FormatError
-from phpq.gallery.folder import Space
 from phpq.gallery.owned import code_records
 from phpq.gallery.records import Record, column_name
 from phpq.gallery.sources import Item, Source, count_items, read_items

@@ -11,9 +11,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from phpq.codes import Space
 from phpq.errors import FormatError, NotTrainedError
 from phpq.evaluation.coded import CODED, FOLDER, CodedImages, read_coded
-from phpq.gallery.folder import MANIFEST, Space, new_manifest, repair_command, writing
+from phpq.gallery.folder import MANIFEST, new_manifest, repair_command, writing
 from phpq.gallery.records import Record
 from phpq.gallery.store import GalleryStore
 

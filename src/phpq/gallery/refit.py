@@ -20,7 +20,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from phpq.additive import AdditiveCodebooks
+from phpq.additive import FIT_ROWS, AdditiveCodebooks
 from phpq.codes import CodeArray, FloatArray, IntArray
 from phpq.data.places import origin_at
 from phpq.errors import ConfigError
@@ -36,7 +36,6 @@ from phpq.gallery.store import GalleryStore
 if TYPE_CHECKING:
     from phpq.model import Model
 
-FIT_ROWS = 50_000  # a random sample of more rows is fitted to
 DUE_ROWS = 2.0  # times the rows at the fit: a refit is due
 _LOOK_AFTER = 0.01  # share of the rows at the fit that must come before the fit is looked at
 DUE_DISTORTION = 1.25  # times that at the fit: a refit is due
@@ -238,6 +237,8 @@ def describe_fit(store: GalleryStore) -> Fit:
         due = f"it holds {rows:,} images, and its codebooks were fitted to {manifest.fitted_rows:,}"
     elif unknown:
         due = f"its codebooks do not know {unknown:,} of its {len(labels):,} labels"
+    elif books.crowded:
+        due = f"{books.crowded:,} of its kinds have the code of another"
     elif now is not None and now > DUE_DISTORTION * books.fitted_distortion + 1e-3:
         due = f"its codes are off by {now:.3g}, and were by {books.fitted_distortion:.3g} at first"
     fitted = (manifest.fitted_rows, books.fitted_distortion)
@@ -249,8 +250,8 @@ def outgrown(store: GalleryStore, added: int) -> bool:
     manifest = store.manifest
     if not (manifest.owns_codebooks and manifest.keep_embeddings and len(store)):
         return False
-    # Looking takes a second or two: a few images more cannot change much.
-    if added < _LOOK_AFTER * manifest.fitted_rows:
+    # Looking takes a second or two: a few images more cannot change much, unless of a new class.
+    if added < _LOOK_AFTER * manifest.fitted_rows and not store.own_codebooks().crowded:
         return False
     return describe_fit(store).due is not None
 

@@ -2,14 +2,13 @@
 
 from phpq.model.method import Method, build_method
 from phpq.model.network import Network, RetrievalOutput
-from phpq.model.retrieval import Model, Space, load, resolve_device
+from phpq.model.retrieval import Model, load, resolve_device
 
 __all__ = [
     "Method",
     "Model",
     "Network",
     "RetrievalOutput",
-    "Space",
     "build_method",
     "load",
     "resolve_device",

@@ -28,7 +28,8 @@ from phpq.model.general import GeneralEmbedding
 from phpq.model.method import Method
 
 if TYPE_CHECKING:
-    from phpq.model.retrieval import Model, Space
+    from phpq.codes import Space
+    from phpq.model.retrieval import Model
 
 CHECKED_IMAGES = 6
 

@@ -12,7 +12,6 @@ from contextlib import closing
 from functools import cached_property
 from itertools import islice
 from pathlib import Path
-from typing import Literal
 
 import numpy as np
 import torch
@@ -20,7 +19,7 @@ from numpy.typing import NDArray
 from PIL import Image
 from torch import Tensor, nn
 
-from phpq.codes import Codebooks, QueryNorm
+from phpq.codes import Codebooks, QueryNorm, Space
 from phpq.config import CONFIG_FILE, DataConfig
 from phpq.data import LabelledImages, decode_square
 from phpq.data.batches import Views
@@ -32,10 +31,6 @@ from phpq.model.method import Method
 
 # What a user may hand over: files, opened images, a labelled set, or decoded uint8 squares.
 Images = str | Path | Image.Image | Sequence[str | Path | Image.Image] | LabelledImages
-
-# Which of the two embeddings of a model: the one that its codebooks were learned with, or the one
-# for classes that it never learned.
-Space = Literal["learned", "general"]
 
 
 class Model:

@@ -10,7 +10,7 @@ import os
 import platform
 import re
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import lru_cache
@@ -150,12 +150,7 @@ def _extract(cell: Cell, place: Workplace, clock: _Clock) -> Record:
     learns = trainer.network.learns
     facts = _learn(trainer, clock, evaluate="none")[0] if learns else {}
     method: Any = trainer.evaluated_network
-    describer: Any = SimpleNamespace(  # a method whose embeddings are its features
-        embed=method.describe_features,
-        embedding_dim=method.feature_dim,
-        eval=method.eval,
-        parameters=method.parameters,
-    )
+    describer = _embedder(method, method.describe_features, method.feature_dim)
     arrays = _embed(trainer, place, describer)
     arrays |= {split: arrays[split].astype(np.float16) for split in _SPLITS if split in arrays}
     queries, gallery = _labelled(arrays, "test"), _labelled(arrays, "train")
@@ -305,13 +300,15 @@ def _embed_general(cell: Cell, trainer: Trainer, place: Workplace) -> Arrays:
     from phpq.model.general import fit_general
 
     general = fit_general(trainer.evaluated_network, cell.config, trainer.training_set)
-    embedder: Any = SimpleNamespace(
-        embed=lambda images, **_: general(images),
-        embedding_dim=general.dim,
-        eval=general.eval,
-        parameters=general.parameters,
-    )
+    embedder = _embedder(general, lambda images, **_: general(images), general.dim)
     return _embed(trainer, place, embedder)
+
+
+def _embedder(module: Any, embed: Callable[..., Any], dim: int) -> Any:
+    """Return what stands in for a method whose embeddings `embed` makes, by a module's weights."""
+    return SimpleNamespace(
+        embed=embed, embedding_dim=dim, eval=module.eval, parameters=module.parameters
+    )
 
 
 def _labelled(arrays: Arrays, name: str) -> LabelledEmbeddings:
