@@ -58,7 +58,7 @@ def planned(backbones: list[str], seeds: list[int]) -> list[Job]:
     """List all trainings; those of the second backbone are of the half protocol alone."""
     jobs = [Job(backbone, "half", seed) for backbone in backbones for seed in seeds]
     jobs += [Job(backbones[0], mode, seed) for mode in ("open", "seen") for seed in seeds]
-    jobs += [Job(backbones[0], "seen", seeds[0], bits) for bits in SEEN_BITS if bits != 64]
+    jobs += [Job(backbones[0], "seen", seed, bits) for bits in SEEN_BITS[:-1] for seed in seeds]
     return jobs
 
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from phpq.additive import AdditiveCodebooks
-from phpq.codes import Codebooks, FloatArray, IntArray, score_codes
+from phpq.codes import Codebooks, FloatArray, IntArray, normalise_sub_vectors, score_codes
 from phpq.evaluation.kinds import (
     PQ_SIZES,
     KindSplit,
@@ -16,9 +16,11 @@ from phpq.evaluation.kinds import (
     Way,
     best_pq,
     fitted_to,
+    names_of,
     own_codes,
     pq_codes,
     search,
+    with_labels,
 )
 from reference import average_precision_loop, map_at_r_loop, orders_of_ties, random_codebooks
 
@@ -153,13 +155,29 @@ def test_codebooks_can_be_fitted_to_other_rows_and_get_the_classes_of_a_gallery(
     assert fitted_to(plain, old, [None] * 60) is plain
 
 
-def test_posthoc_pq_takes_the_size_that_serves_learned_classes_best(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_with_labels_rows_lie_between_themselves_and_the_mean_of_their_class() -> None:
+    images, labels = made_up(30, classes=3)
+    rows = 2 * normalise_sub_vectors(images, 1)
+    gallery, queries = np.arange(20), np.arange(20, 30)
+    names = [None if row == 4 else name for row, name in enumerate(names_of(labels))]
+    placed = rows.copy()
+    for row in gallery[gallery != 4]:
+        same = [r for r in gallery if names[r] == names[row]]
+        mean = rows[same].sum(axis=0)
+        placed[row] = 0.6 * 2 * mean / np.linalg.norm(mean) + 0.4 * rows[row]
+    way = with_labels(Way("float", rows), 0.6)
+    found = search(way, labels, "", gallery=gallery, queries=queries, names=names)
+    expected = search(Way("float", placed), labels, "", gallery=gallery, queries=queries)
+    assert found.labels == "with"
+    assert found.values == pytest.approx(expected.values)
+    coded = with_labels(pq_codes(rows, 16, codebook_size=16), 0.6)
+    assert fitted_to(coded, gallery, names).fit is not coded.fit
+
+
+def test_posthoc_pq_takes_the_size_that_serves_learned_classes_best() -> None:
     images, labels = made_up(60, classes=4, dim=7)
     split = KindSplit(labels >= 2, np.arange(60) % 4 == 1)
     way = best_pq(images, 16, labels, split)
-    assert way is not None
     assert way.embeddings.shape == (60, 8)  # two bytes: a column of zeros makes it divisible
     gallery, queries = split.rows(new=False, query=False), split.rows(new=False, query=True)
     chosen = search(way, labels, "", gallery=gallery, queries=queries).values["map"]
@@ -173,5 +191,3 @@ def test_posthoc_pq_takes_the_size_that_serves_learned_classes_best(
         for part in range(2):
             distances = np.square(books.codewords[part] - row[part]).sum(axis=1)
             assert distances[code[part]] == pytest.approx(distances.min(), abs=1e-6)
-    monkeypatch.setattr("phpq.evaluation.kinds.find_spec", lambda _: None)
-    assert best_pq(images, 16, labels, split) is None

@@ -88,14 +88,6 @@ def test_the_summary_holds_the_figures_that_count(scores: UnseenScores) -> None:
     assert data["left_out"] == []
 
 
-def test_what_cannot_be_measured_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    images, labels, split = made_up()
-    monkeypatch.setattr("phpq.evaluation.kinds.find_spec", lambda _: None)
-    found = evaluate_unseen(images, labels, split, bits=(16,), details=False)
-    assert found.left_out == ("post-hoc PQ: faiss, which fits it, is not installed",)
-    assert not any("PQ" in score.way for score in found.scores)
-
-
 def test_queries_and_galleries_are_those_that_the_protocol_names() -> None:
     images, labels, split = made_up()
     sizes = {

@@ -2,8 +2,10 @@
 
 from phpq.additive.codebooks import AdditiveCodebooks as AdditiveCodebooks
 from phpq.additive.codebooks import class_means as class_means
+from phpq.additive.codebooks import number_labels as number_labels
 from phpq.additive.codebooks import softmax as softmax
 from phpq.additive.codebooks import unit_rows as unit_rows
 from phpq.additive.fit import FIT_ROWS as FIT_ROWS
 from phpq.additive.fit import TRUST as TRUST
 from phpq.additive.fit import fit_additive as fit_additive
+from phpq.additive.fit import k_means as k_means

@@ -10,13 +10,19 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from importlib.util import find_spec
 from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
-from phpq.additive import AdditiveCodebooks, fit_additive
+from phpq.additive import (
+    AdditiveCodebooks,
+    class_means,
+    fit_additive,
+    k_means,
+    number_labels,
+    unit_rows,
+)
 from phpq.codes import (
     CodeArray,
     Codebooks,
@@ -28,7 +34,6 @@ from phpq.codes import (
 )
 from phpq.evaluation._ranking import rank_rows
 from phpq.evaluation.metrics import RetrievalScores, measure
-from phpq.index import fit_pq
 
 Names = Sequence[str | None]  # labels as a gallery has them; None where there is none
 Fit = Callable[[FloatArray, Names], Codebooks]
@@ -61,6 +66,7 @@ class Way:
     fit: Fit | None = None  # codebooks of a gallery by its rows and names; None is float search
     labels: UseOfLabels = "without"  # of the gallery
     norm: QueryNorm = "raw"  # of queries, see `Codebooks.lookup_tables`
+    trust: float = 0.0  # how far rows move to the mean of their class before they are coded
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,6 +89,11 @@ def own_codes(images: FloatArray, bits: int, *, trust: float = 0.0) -> Way:
     return Way("codes", images, fit, "with" if trust else "without")
 
 
+def with_labels(way: Way, trust: float) -> Way:
+    """Return the same search over rows that lie between themselves and the mean of their class."""
+    return replace(way, labels="with", trust=trust)
+
+
 def fitted_to(way: Way, rows: IntArray, names: Names) -> Way:
     """Return search by codebooks that are fitted to these rows of the N images, for any gallery.
 
@@ -90,7 +101,8 @@ def fitted_to(way: Way, rows: IntArray, names: Names) -> Way:
     """
     if way.fit is None:
         return way
-    books = way.fit(way.embeddings[rows], _used(way, [names[row] for row in rows]))
+    mine = _used(way, [names[row] for row in rows])
+    books = way.fit(_moved(way, way.embeddings[rows], mine), mine)
     return replace(way, fit=lambda *_: books)
 
 
@@ -100,19 +112,19 @@ def pq_codes(images: FloatArray, bits: int, *, codebook_size: int) -> Way:
     padded = np.pad(rows, ((0, 0), (0, -rows.shape[1] % books)))  # products stay as they are
 
     def fit(rows: FloatArray, _names: Names) -> Codebooks:
-        centroids, _ = fit_pq(rows, books, codebook_size=codebook_size, seed=0)
-        return _NearestCodebooks(centroids, unit=False)
+        generator = np.random.default_rng(0)
+        parts = np.split(rows, books, axis=1)
+        words = np.stack([k_means(part, codebook_size, generator) for part in parts])
+        return _NearestCodebooks(words, unit=False)
 
     return Way(f"post-hoc PQ, K={codebook_size}", padded, fit)
 
 
-def best_pq(images: FloatArray, bits: int, labels: IntArray, split: KindSplit) -> Way | None:
+def best_pq(images: FloatArray, bits: int, labels: IntArray, split: KindSplit) -> Way:
     """Return product quantization with the K that serves queries of learned classes best.
 
-    So that new kinds are not looked at to choose it. None without faiss, which fits it.
+    So that new kinds are not looked at to choose it.
     """
-    if find_spec("faiss") is None:
-        return None
     gallery, queries = split.rows(new=False, query=False), split.rows(new=False, query=True)
 
     def served(way: Way) -> float:
@@ -182,11 +194,11 @@ def _scorer(
     way: Way, gallery: IntArray, queries: IntArray, names: Names
 ) -> tuple[Callable[[slice], FloatArray], int, float]:
     """Return what scores (q, N) some queries, the bits of a row, and its bytes with overhead."""
-    rows, asking = way.embeddings[gallery], way.embeddings[queries]
+    mine = [names[row] for row in gallery]
+    rows, asking = _moved(way, way.embeddings[gallery], mine), way.embeddings[queries]
     if way.fit is None:
         floats = 32 * rows.shape[1]
         return (lambda part: asking[part] @ rows.T), floats, floats / 8
-    mine = [names[row] for row in gallery]
     books = way.fit(rows, mine)
     if isinstance(books, AdditiveCodebooks):
         books = books.with_classes(rows, mine)
@@ -202,6 +214,18 @@ def _scorer(
 
 def _used(way: Way, names: Names) -> Names:
     return names if way.labels == "with" else [None] * len(names)
+
+
+def _moved(way: Way, rows: FloatArray, names: Names) -> FloatArray:
+    """Return gallery rows where this way of searching puts them, by the labels that they have."""
+    kinds = sorted({name for name in names if name is not None}) if way.trust else []
+    if not kinds:
+        return rows
+    classes = number_labels(names, kinds)
+    size = np.linalg.norm(rows, axis=1, keepdims=True)
+    means = class_means(unit_rows(rows), classes, len(kinds))
+    moved = way.trust * size * means[classes] + (1 - way.trust) * rows
+    return np.where(classes[:, None] < 0, rows, moved).astype(np.float32)
 
 
 def _values(found: RetrievalScores) -> dict[str, float]:

@@ -32,6 +32,7 @@ from phpq.evaluation.kinds import (
     names_of,
     own_codes,
     search,
+    with_labels,
 )
 
 TRUSTS = (0.5, 0.8, 0.95)  # tried where labels are wrong
@@ -132,14 +133,15 @@ def evaluate_unseen(  # noqa: PLR0913  by name
     near = Way("float", normalise_sub_vectors(images, 1))
     plain = {length: own_codes(images, length) for length in bits}
     trusting = own_codes(images, main, trust=trust)
-    fitted = best_pq(images, main, numbers, split)
-    absent = () if fitted else ("post-hoc PQ: faiss, which fits it, is not installed",)
-    extra = (*((fitted,) if fitted else ()), *others)
+    extra = (best_pq(images, main, numbers, split), *others)
 
     def scores() -> Iterator[KindScore]:
         for way in (near, *plain.values(), *extra):
             yield leave_one_out(way, numbers, split)
-        for way in (near, plain[main], trusting, *extra):
+        for way in (near, *extra):
+            for used in (way, with_labels(way, trust)):
+                yield from open_protocols(used, numbers, split)
+        for way in (plain[main], trusting):
             yield from open_protocols(way, numbers, split)
         yield from five_labelled(images, numbers, split, bits=main, trust=trust)
         if copies is not None:
@@ -151,7 +153,7 @@ def evaluate_unseen(  # noqa: PLR0913  by name
             yield from half_labelled(trusting, numbers, split)
             yield from wrong_labels(images, numbers, split, bits=main)
 
-    return UnseenScores(tuple(scores()), absent)
+    return UnseenScores(tuple(scores()))
 
 
 def leave_one_out(way: Way, labels: IntArray, split: KindSplit) -> KindScore:
