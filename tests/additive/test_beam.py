@@ -7,6 +7,7 @@ import itertools
 import numpy as np
 
 from phpq.additive._beam import beam_search, gram_matrix
+from phpq.codes import FloatArray
 
 
 def test_a_wide_beam_finds_the_nearest_sum_of_codewords() -> None:
@@ -30,3 +31,29 @@ def test_a_beam_keeps_what_is_given_and_leaves_spare_codewords_alone() -> None:
     assert (beam_search(products, gram, fixed=given)[:, 0] == 3).all()
     assert (beam_search(products, gram)[:, 0] == 3).any()
     assert (beam_search(products, gram, spare=1)[:, 0] < 3).all()
+
+
+def test_a_narrow_beam_follows_the_nearest_partial_sums() -> None:
+    rng = np.random.default_rng(3)
+    words = rng.normal(size=(4, 6, 5)).astype(np.float32)
+    targets = rng.normal(size=(20, 5)).astype(np.float32)
+    given = rng.integers(0, 6, (20, 1)).astype(np.uint8)
+    products = np.einsum("nd,mkd->nmk", targets, words).astype(np.float32)
+
+    def followed(target: FloatArray, start: tuple[int, ...], spare: int) -> list[tuple[int, ...]]:
+        def error(code: tuple[int, ...]) -> float:
+            total = sum(words[book, word] for book, word in enumerate(code))
+            return float(np.square(target - total).sum())
+
+        beams = [start]
+        for book in range(len(start), 4):
+            allowed = range(6 - spare) if book == 0 else range(6)
+            beams = sorted(((*code, word) for code in beams for word in allowed), key=error)[:3]
+        return beams
+
+    gram = gram_matrix(words)
+    free = beam_search(products, gram, spare=2, width=3, keep=3)
+    tied = beam_search(products, gram, fixed=given, width=3)
+    for row, target in enumerate(targets):
+        assert [tuple(code) for code in free[row].tolist()] == followed(target, (), 2)
+        assert tuple(tied[row].tolist()) == followed(target, tuple(given[row].tolist()), 0)[0]

@@ -1,6 +1,13 @@
-"""Finds codes whose sum of codewords is near a target, several partial codes at a time. Numpy."""
+"""Finds codes whose sum of codewords is near a target, several partial codes at a time.
+
+Importing this module does not load numba; the first search does.
+"""
 
 from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cache
+from typing import Any
 
 import numpy as np
 
@@ -26,29 +33,68 @@ def beam_search(
     other, (M, K, M, K). `fixed` (n, P) gives the first indices; the last `spare` codewords of the
     first book are not used. Returns the best codes (n, M) uint8; with `keep` > 1 that many of each
     target, best first, (n, keep, M). Only comparisons and sums of single rows: a row's code does
-    not depend on the rows beside it.
+    not depend on the rows beside it. Of partial codes at one distance the first is followed.
     """
-    count, books, size = products.shape
-    given = np.empty((count, 0), np.uint8) if fixed is None else fixed
-    codes = given[:, None, :].astype(np.int64)  # (n, beams, books so far)
-    costs = np.zeros((count, 1), np.float32)  # squared distance, but for the target's own length
-    squares = np.einsum("mkmk->mk", gram)
-    for book in range(given.shape[1], books):
-        added = (squares[book] - 2 * products[:, book])[:, None, :] + costs[:, :, None]
-        for before in range(book):
-            added = added + 2 * gram[before, codes[:, :, before], book]
-        if book == 0 and spare:
-            added[:, :, size - spare :] = np.inf
-        flat = added.reshape(count, -1)
-        kept = min(width, flat.shape[1])
-        best = np.argpartition(flat, kept - 1, axis=1)[:, :kept]
-        values = np.take_along_axis(flat, best, axis=1)
-        order = np.lexsort((best, values), axis=1)
-        best, costs = (np.take_along_axis(each, order, axis=1) for each in (best, values))
-        beams = np.take_along_axis(codes, (best // size)[:, :, None], axis=1)
-        codes = np.concatenate([beams, (best % size)[:, :, None]], axis=2)
-    found = codes.astype(np.uint8)
+    count, books, _ = products.shape
+    given = np.empty((count, 0), np.uint8) if fixed is None else np.ascontiguousarray(fixed)
+    found = np.zeros((count, width, books), np.uint8)
+    _compiled()(products, gram, np.einsum("mkmk->mk", gram).copy(), given, spare, found)
     return found[:, 0] if keep == 1 else found[:, :keep]
+
+
+@cache
+def _compiled() -> Callable[..., Any]:
+    import numba
+
+    found: Callable[..., Any] = numba.njit(_follow, cache=True, nogil=True)
+    return found
+
+
+def _follow(  # noqa: C901
+    products: FloatArray,
+    gram: FloatArray,
+    squares: FloatArray,
+    given: CodeArray,
+    spare: int,
+    found: CodeArray,
+) -> None:
+    """Fill (n, width, M) with the codes of each target, best first; compiled by numba."""
+    count, books, size = products.shape
+    width, first = found.shape[1], given.shape[1]
+    costs = np.empty(width, np.float32)  # squared distance, but for the target's own length
+    before = np.empty((width, books), np.uint8)
+    best, places = np.empty(width, np.float32), np.empty(width, np.int64)
+    added = np.empty(size, np.float32)
+    for row in range(count):
+        codes = found[row]
+        codes[0, :first] = given[row]
+        costs[0] = 0
+        beams = 1
+        for book in range(first, books):
+            words = size - spare if book == 0 else size
+            kept = 0
+            for beam in range(beams):
+                for word in range(words):
+                    added[word] = squares[book, word] - 2 * products[row, book, word] + costs[beam]
+                for other in range(book):
+                    entries = gram[other, codes[beam, other], book]
+                    for word in range(words):
+                        added[word] += 2 * entries[word]
+                for word in range(words):
+                    if kept == width and added[word] >= best[kept - 1]:
+                        continue
+                    place = kept if kept < width else width - 1
+                    kept = min(kept + 1, width)
+                    while place > 0 and best[place - 1] > added[word]:
+                        best[place], places[place] = best[place - 1], places[place - 1]
+                        place -= 1
+                    best[place], places[place] = added[word], beam * size + word
+            before[:beams] = codes[:beams]
+            for beam in range(kept):
+                codes[beam, :book] = before[places[beam] // size, :book]
+                codes[beam, book] = places[beam] % size
+                costs[beam] = best[beam]
+            beams = kept
 
 
 def gram_matrix(codewords: FloatArray) -> FloatArray:

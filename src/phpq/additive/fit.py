@@ -8,6 +8,7 @@ squares to the codes that a beam search finds with them.
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -107,8 +108,7 @@ def _projection(rows: FloatArray, classes: IntArray, dims: int) -> tuple[FloatAr
     sizes = np.bincount(classes[inside]) if inside.any() else np.zeros(0, np.int64)
     degrees = int((sizes[sizes > 0] - 1).sum())  # what the labels tell about the scatter in a class
     if degrees:
-        sums = np.zeros((len(sizes), rows.shape[1]))
-        np.add.at(sums, classes[inside], centred[inside])
+        sums, _ = _sums_by(classes[inside], centred[inside], len(sizes))
         spread = centred[inside] - (sums / np.maximum(sizes, 1)[:, None])[classes[inside]]
         scatter = spread.T @ spread / degrees
         share = _WITHIN * degrees / (degrees + rows.shape[1] / 4)
@@ -126,9 +126,8 @@ def _projection(rows: FloatArray, classes: IntArray, dims: int) -> tuple[FloatAr
 def _unlabelled_scale(own: FloatArray, classes: IntArray, means: FloatArray, trust: float) -> float:
     """Return the length at which rows without label score like labelled rows of their class."""
     inside = np.flatnonzero(classes >= 0)
-    sums = np.zeros(means.shape)
-    np.add.at(sums, classes[inside], own[inside])
-    sizes = np.bincount(classes[inside], minlength=len(means))[classes[inside]]
+    sums, counts = _sums_by(classes[inside], own[inside], len(means))
+    sizes = counts[classes[inside]]
     many = sizes > 1
     if not many.any():
         return 1.0
@@ -148,8 +147,7 @@ def _sharpness(own: FloatArray, classes: IntArray, means: FloatArray) -> float:
     inside = inside[:: max(1, len(inside) * len(means) // _SCORES)]
     if not len(inside) or len(means) < 2:
         return float(_SHARPNESS[len(_SHARPNESS) // 2])
-    sums = np.zeros(means.shape)
-    np.add.at(sums, classes[classes >= 0], own[classes >= 0])
+    sums, _ = _sums_by(classes[classes >= 0], own[classes >= 0], len(means))
     rows, numbers = own[inside], classes[inside]
     scores = rows @ means.T
     scores[np.arange(len(rows)), numbers] = (
@@ -235,7 +233,7 @@ def _least_squares(targets: FloatArray, codes: CodeArray, words: FloatArray) -> 
     normal = np.zeros((books * size, books * size))
     sums = np.zeros((books * size, dim))
     for one in range(books):
-        np.add.at(sums, one * size + codes[:, one].astype(np.int64), targets)
+        sums[one * size : (one + 1) * size] = _sums_by(codes[:, one], targets, size)[0]
         for other in range(books):
             pairs = codes[:, one].astype(np.int64) * size + codes[:, other]
             block = np.bincount(pairs, minlength=size * size).reshape(size, size)
@@ -279,17 +277,27 @@ def k_means(points: FloatArray, count: int, generator: np.random.Generator) -> F
     for dim in np.repeat(dims, _ITERATIONS):
         seen = np.ascontiguousarray(turned[:, :dim])
         nearest = _nearest(seen, np.ascontiguousarray(centres[:, :dim]))
-        sizes = np.bincount(nearest, minlength=count)
+        sums, sizes = _sums_by(nearest, turned, count)
         filled_ones, empty = np.flatnonzero(sizes), np.flatnonzero(sizes == 0)
-        # Sorted by centre, each stretch is summed at once.
-        starts = np.concatenate([[0], np.cumsum(sizes)[:-1]])[filled_ones]
-        sums = np.add.reduceat(turned[np.argsort(nearest, kind="stable")], starts, axis=0)
-        centres[filled_ones] = sums / sizes[filled_ones, None]
+        centres[filled_ones] = sums[filled_ones] / sizes[filled_ones, None]
         if len(empty):  # they go where points are served worst
             errors = np.square(seen - centres[nearest, :dim]).sum(axis=1)
             centres[empty] = turned[np.argsort(-errors, kind="stable")[: len(empty)]]
     found: FloatArray = (centres @ axes.T + mean).astype(np.float32)
     return found
+
+
+def _sums_by(
+    numbers: NDArray[np.integer[Any]], points: NDArray[np.floating[Any]], count: int
+) -> tuple[NDArray[np.floating[Any]], IntArray]:
+    """Return the sums (count, d) of points (N, d) with each number (N,), and how many these are."""
+    sizes = np.bincount(numbers, minlength=count)
+    there = np.flatnonzero(sizes)
+    sums = np.zeros((count, points.shape[1]), points.dtype)
+    if len(there):  # sorted by number, each stretch is summed at once
+        starts = (np.cumsum(sizes) - sizes)[there]
+        sums[there] = np.add.reduceat(points[np.argsort(numbers, kind="stable")], starts, axis=0)
+    return sums, sizes
 
 
 def _nearest(points: FloatArray, centres: FloatArray) -> NDArray[np.intp]:
