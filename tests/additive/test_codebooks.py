@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -9,9 +10,9 @@ import numpy as np
 import pytest
 
 from made_up_kinds import KINDS, made_up
-from phpq.additive import AdditiveCodebooks, class_means, fit_additive, softmax
+from phpq.additive import AdditiveCodebooks, fit_additive, softmax
 from phpq.additive.codebooks import SIZE
-from phpq.codes import FloatArray, score_codes
+from phpq.codes import CodeArray, FloatArray, score_codes
 from phpq.errors import FormatError, ShapeError
 
 
@@ -37,18 +38,39 @@ def test_a_score_is_the_inner_product_with_what_the_code_stands_for() -> None:
         assert scores[query, row] == pytest.approx(expected, abs=1e-5)
 
 
+def plain_prototypes(
+    own: FloatArray, labels: Sequence[str], names: Sequence[str]
+) -> tuple[Any, dict[str, Any]]:
+    """Means of classes, longer where a class is wide, by loops; and how near rows are to others."""
+    near = np.zeros(len(own))
+    means = {}
+    for name in names:
+        inside = [n for n, label in enumerate(labels) if label == name]
+        total = own[inside].sum(axis=0)
+        means[name] = total / np.linalg.norm(total)
+        for row in inside:
+            others = total - own[row]
+            near[row] = own[row] @ others / np.linalg.norm(others)
+    typical = near.mean()
+    for name in names:
+        inside = [n for n, label in enumerate(labels) if label == name]
+        width = (near[inside].sum() + 2 * typical) / (len(inside) + 2)
+        means[name] = means[name] * np.sqrt(typical / width)
+    return near, means
+
+
 def test_labelled_rows_stand_between_their_class_and_themselves() -> None:
     books, rows, labels = fitted(trust=0.6, num_codebooks=8)
     own = books.vectors(rows)
     codes = books.encode(rows, labels)
-    for name in KINDS:
-        inside = [n for n, label in enumerate(labels) if label == name]
-        mean = own[inside].sum(axis=0)
-        mean /= np.linalg.norm(mean)
-        for row in inside:
-            target = 0.6 * mean + 0.4 * own[row]
-            stands_for = sum(books.codewords[m, codes[row, m]] for m in range(8))
-            assert np.linalg.norm(target - stands_for) < 0.05
+    near, means = plain_prototypes(own, labels, KINDS)
+    assert books.typical == pytest.approx(near.mean(), abs=1e-4)
+    for row, label in enumerate(labels):
+        scores = {name: float(own[row] @ mean) for name, mean in means.items()}
+        share = 0.6 * (1 - (max(scores.values()) - scores[label]))
+        target = share * means[label] + (1 - share) * own[row]
+        stands_for = sum(books.codewords[m, codes[row, m]] for m in range(8))
+        assert np.linalg.norm(target - stands_for) < 0.05
 
 
 def test_labels_bring_a_class_together_and_leave_each_image_its_own_look() -> None:
@@ -85,11 +107,47 @@ def test_a_label_that_the_look_contradicts_does_not_bury_its_image() -> None:
     assert (back * books.vectors(rows)).sum(axis=1)[::10].mean() > 0.9
 
 
+def test_labels_that_look_wrong_do_not_move_the_prototypes() -> None:
+    rows, labels = made_up(per_kind=40)
+    wrong = list(labels)
+    for row in range(0, len(rows), 10):
+        wrong[row] = KINDS[(KINDS.index(labels[row]) + 1) % 4]
+    books = fit_additive(rows, wrong, num_codebooks=3, dims=16)
+    own, right = books.vectors(rows), [n for n in range(len(rows)) if n % 10]
+    _, means = plain_prototypes(own[right], [labels[n] for n in right], books.class_names)
+    expected = own @ np.stack([means[name] for name in books.class_names]).T
+    assert np.abs(books.kinds(rows) - expected).max() < 0.02
+
+
+def test_rows_that_codewords_were_not_fitted_to_are_not_hidden_by_those_that_they_were() -> None:
+    rng = np.random.default_rng(4)
+    centres = rng.normal(size=(8, 24))
+    kinds = np.arange(3200) % 8
+    rows = (centres[kinds] + 0.6 * rng.normal(size=(3200, 24))).astype(np.float32)
+    books = fit_additive(rows[kinds < 4], [None] * 1600, num_codebooks=3, dims=24)
+    own, codes = books.vectors(rows), books.encode(rows)
+    nearest = books.codes_of_targets(own, np.full(3200, -1))
+    itself = (books._sums(codes) * own).sum(axis=1)
+    fallen = (books._sums(nearest) * own).sum(axis=1)
+    assert itself[kinds < 4].mean() == pytest.approx(books.reach, abs=0.02)
+    assert fallen[kinds >= 4].mean() < books.reach - 0.15  # the case that is meant
+    missed = [np.abs(each - books.reach)[kinds >= 4].mean() for each in (itself, fallen)]
+    assert missed[0] < 0.6 * missed[1]
+
+    def right(found: CodeArray) -> float:
+        scores = score_codes(books.lookup_tables(rows), found)
+        np.fill_diagonal(scores, -np.inf)
+        return float((kinds[scores.argmax(axis=1)] == kinds)[kinds >= 4].mean())
+
+    assert right(codes) > right(nearest)
+
+
 def test_kinds_are_scored_by_their_prototypes() -> None:
     books, rows, labels = fitted()
     own = books.vectors(rows)
     numbers = np.array([books.class_names.index(name) for name in labels])
-    expected = own @ class_means(own, numbers, 4).T
+    _, means = plain_prototypes(own, labels, books.class_names)
+    expected = own @ np.stack([means[name] for name in books.class_names]).T
     assert np.allclose(books.kinds(rows), expected, atol=1e-4)
     likely = books.likely(rows)
     assert np.allclose(likely.sum(axis=1), 1, atol=1e-5)

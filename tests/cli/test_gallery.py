@@ -94,7 +94,7 @@ def test_sizes_and_numbers_as_people_write_them() -> None:
 def test_codebooks_of_its_own_are_described_and_fitted_anew(tmp_path: Path) -> None:
     store = filled(tmp_path / "g", ("red", "green"))
     outcome = phpq("gallery", "info", tmp_path / "g")
-    assert "its own, fitted to 20 images, 2 kinds, trust 0.8" in outcome.out
+    assert "its own, fitted to 20 images, 2 kinds, trust 0.9" in outcome.out
     assert "not due" in outcome.out
     assert "bytes per image" in outcome.out
     add(store, pictures(("blue",), 21, seed=1))

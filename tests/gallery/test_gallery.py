@@ -9,7 +9,7 @@ from PIL import Image
 
 import phpq
 from finished_runs import copy_run
-from phpq.additive import AdditiveCodebooks
+from phpq.additive import TRUST, AdditiveCodebooks
 from phpq.codes import normalise_sub_vectors
 from phpq.data import write_plumage
 from phpq.errors import ConfigError, DataError, FormatError, ShapeError, UnknownNameError
@@ -198,7 +198,7 @@ def test_verify_and_export(home: Path) -> None:
 def test_a_gallery_that_owns_its_codebooks(home: Path) -> None:
     own = Gallery.create(home / "own", home / "run", codebooks="own", bits=16)
     manifest = own.manifest
-    assert (manifest.bits, manifest.trust, manifest.keep_embeddings) == (16, 0.8, True)
+    assert (manifest.bits, manifest.trust, manifest.keep_embeddings) == (16, TRUST, True)
     assert manifest.embedding_dim == own.model.embedding_dim("general")
     assert manifest.model_fingerprint == own.model.general_fingerprint()
     report = own.add(home / "birds")

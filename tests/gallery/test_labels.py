@@ -68,9 +68,6 @@ def test_merged_classes_have_one_prototype(tmp_path: Path, keep: bool) -> None:
     assert rename_labels(store, {"grey": "red", "blue": "sky", "green": "sky"}) == 30
     assert store.version == version + 1
     assert store.own_codebooks().class_names == ("sky", "red")
-    assert {code[0] for name, code in codes_of(store).items() if name[:3] in ("red", "gre")} <= {
-        codes[f"{kind}/0/0"][0] for kind in ("red", "blue")
-    }
     unmoved = [name for name in codes if name.startswith(("red", "blue"))]
     assert all(codes_of(store)[name] == codes[name] for name in unmoved)
     if keep:
@@ -87,7 +84,6 @@ def test_a_relabelled_row_is_encoded_anew(tmp_path: Path, keep: bool) -> None:
     assert relabel(store, ["red/0/3"], None) == 1
     assert store.numbers_of(["red/0/0", "red/0/1"]).tolist() == rows.tolist()
     now = codes_of(store)
-    assert now["red/0/0"][0] == codes["green/0/0"][0]
     assert "new kind" in store.own_codebooks().class_names
     changed = {name for name in codes if now[name] != codes[name]}
     assert changed <= {f"red/0/{number}" for number in range(4)}

@@ -30,8 +30,11 @@ Labels = Sequence[str | None]
 
 SIZE = 256  # codewords of a codebook
 _BLOCK = 512  # rows encoded at once
-_DOUBT = 0.1  # a label that is less likely than this, by the look of its row, is not trusted
-_DOUBTED_CLASSES = 4096  # with more classes all labels are trusted: comparing would take too long
+FAR = 0.1  # a row that looks so much more like another class does not trust its label
+_FURTHER = (1.25, 1.5, 2.0, 3.0, 4.0)  # places that are tried for a row that codewords do not reach
+_MISSED = 0.15  # of its score with itself, that a row may be off
+_FEW = 2  # images as wide as is typical that every class is taken to have besides its own
+_COMPARED_CLASSES = 4096  # with more, rows are not compared with all classes: it would take long
 _TENSORS = ("codewords", "mean", "projection", "class_codes")
 
 
@@ -46,8 +49,9 @@ class AdditiveCodebooks(Codebooks):
     class_codes: CodeArray  # (C, P): the codewords, one of each of the first P books, of each class
     spare: int = 0  # codewords at the end of the first book that no row uses yet, if P is 1
     trust: float = 0.0  # how far labels are trusted, 0 to 1
-    scale: float = 1.0  # length of a row without label, so that labelled ones do not hide it
     sharpness: float = 16.0  # of `likely`
+    reach: float = 1.0  # mean score of a row without label with itself, at fitting
+    typical: float = 1.0  # inner product of a row with the mean of its class, itself left out
     fitted_rows: int = 0
     fitted_distortion: float = 0.0  # mean squared error of the rows at fitting
     # What encoding and decoding need, made when first needed: it takes longer than a single row.
@@ -74,8 +78,11 @@ class AdditiveCodebooks(Codebooks):
         A row's code does not depend on the other rows. Labels that no class has are as none.
         """
         own = self.vectors(embeddings)
-        classes = self._classes_of(labels, len(own))
-        return self.codes_of_targets(self.targets(own, classes), classes)
+        known = self._classes_of(labels, len(own))
+        places, classes = self.places(own, known)
+        codes = self.codes_of_targets(places, classes)
+        codes[known < 0] = self._reaching(places[known < 0], codes[known < 0])
+        return codes
 
     def decode(self, codes: CodeArray) -> FloatArray:
         """Return what codes (N, M) stand for, in the space of embeddings: (N, D) float32."""
@@ -107,17 +114,16 @@ class AdditiveCodebooks(Codebooks):
     def own_vectors(self, codes: CodeArray, labels: Labels | None = None) -> FloatArray:
         """Return (N, D): what codes tell of the rows themselves, without their classes."""
         classes, sums = self._classes_of(labels, len(codes)), self._sums(codes)
-        trusted = self._believed(unit_rows(sums), classes)
-        if trusted.any():
-            mine = sums[trusted] - self.trust * self._prototypes()[classes[trusted]]
-            sums[trusted] = mine / max(1 - self.trust, 1e-6)
-        return self._embedded(sums)
+        # Of a row that stands by its class only the direction to one side of it is its own.
+        near = contradiction(unit_rows(sums), classes, self._prototypes()) <= FAR
+        rows = np.flatnonzero((classes >= 0) & near)
+        sums[rows] -= self.trust * self._prototypes()[classes[rows]]
+        return self._embedded(unit_rows(sums))
 
     def distortion(self, embeddings: FloatArray, labels: Labels | None = None) -> float:
         """Return the mean squared distance of (N, D) rows from what their codes stand for."""
         own = self.vectors(embeddings)
-        classes = self._classes_of(labels, len(own))
-        targets = self.targets(own, classes)
+        targets, classes = self.places(own, self._classes_of(labels, len(own)))
         return mean_square(targets - self._sums(self.codes_of_targets(targets, classes)))
 
     def with_classes(self, embeddings: FloatArray, labels: Labels) -> AdditiveCodebooks:
@@ -130,7 +136,7 @@ class AdditiveCodebooks(Codebooks):
         if not names or not self.trust or not self.class_books:
             return self
         own = self.vectors(embeddings)
-        centres = class_centres(own, number_labels(labels, names), len(names), self.trust)
+        centres = prototypes(own, number_labels(labels, names), len(names), self.typical)
         words = self.codewords.copy()
         slots = min(self.spare, len(names)) if self.class_books == 1 else 0
         first = SIZE - self.spare
@@ -188,8 +194,9 @@ class AdditiveCodebooks(Codebooks):
             "class_names": self.class_names,
             "spare": self.spare,
             "trust": self.trust,
-            "scale": self.scale,
             "sharpness": self.sharpness,
+            "reach": self.reach,
+            "typical": self.typical,
             "fitted_rows": self.fitted_rows,
             "fitted_distortion": self.fitted_distortion,
         }
@@ -243,8 +250,8 @@ class AdditiveCodebooks(Codebooks):
         return products.reshape(len(vectors), self.num_codebooks, self.codebook_size)
 
     def _prototypes(self) -> FloatArray:
-        """(C, d) of unit length: the prototypes as codes can say them."""
-        made = self._once("prototypes", lambda: unit_rows(self._sums(self.class_codes)))
+        """(C, d) as codes can say them."""
+        made = self._once("prototypes", lambda: self._sums(self.class_codes))
         return np.asarray(made, np.float32)
 
     def _classes_of(self, labels: Labels | None, count: int) -> IntArray:
@@ -254,45 +261,55 @@ class AdditiveCodebooks(Codebooks):
             raise ShapeError(f"{len(labels)} labels for {count} rows; give one per row, or None.")
         return number_labels(labels, self.class_names)
 
-    def targets(self, own: FloatArray, classes: IntArray) -> FloatArray:
-        """Where rows (N, d) stand: between their class and themselves, or at themselves.
+    def places(self, own: FloatArray, classes: IntArray) -> tuple[FloatArray, IntArray]:
+        """Where rows (N, d) of classes (N,), or -1, stand, and the classes that they are coded by.
 
-        A label that the look of its row contradicts is not trusted, so that a wrong one does not
-        bury its image.
+        Labelled rows stand between the prototype of their class and themselves; without a label,
+        or where the look of a row contradicts it, they stand at themselves.
         """
-        targets = self.scale * own
-        trusted = self._believed(own, classes)
-        if trusted.any():
-            prototypes = self._prototypes()[classes[trusted]]
-            targets[trusted] = self.trust * prototypes + (1 - self.trust) * own[trusted]
-        return targets
-
-    def _believed(self, vectors: FloatArray, classes: IntArray) -> NDArray[np.bool_]:
-        """Tell which of (N, d) vectors have a label that their look does not contradict."""
-        believed = classes >= 0
-        if len(self.class_names) > _DOUBTED_CLASSES:
-            return believed
-        prototypes = self._prototypes().astype(np.float64)
-        rows = np.flatnonzero(believed)
-        for start in range(0, len(rows), _BLOCK):
-            part = rows[start : start + _BLOCK]
-            likely = softmax(self.sharpness * (vectors[part].astype(np.float64) @ prototypes.T))
-            believed[part] = likely[np.arange(len(part)), classes[part]] >= _DOUBT
-        return believed
+        strange = contradiction(own, classes, self._prototypes())
+        trusted = (classes >= 0) & (strange <= FAR)
+        places = own.copy()
+        means = self._prototypes()[classes[trusted]]
+        # So far that who looks for just this image finds it before those that it looks like.
+        share = self.trust * (1 - strange[trusted, None])
+        places[trusted] = share * means + (1 - share) * own[trusted]
+        return places, np.where(trusted, classes, -1)
 
     def codes_of_targets(self, targets: FloatArray, classes: IntArray) -> CodeArray:
         """Return the codes (N, M) of places (N, d) where rows of classes (N,), or -1, stand."""
+        labelled = classes >= 0
+        codes = np.empty((len(targets), self.num_codebooks), np.uint8)
+        codes[labelled] = self._nearest(targets[labelled], self.class_codes[classes[labelled]])
+        codes[~labelled] = self._nearest(targets[~labelled])
+        return codes
+
+    def _nearest(self, targets: FloatArray, fixed: CodeArray | None = None) -> CodeArray:
+        """Return the codes (n, M) whose sums are nearest; `fixed` (n, P) are the first of them."""
         gram = self._once("gram", lambda: gram_matrix(self.codewords))
         codes = np.empty((len(targets), self.num_codebooks), np.uint8)
-        labelled = classes >= 0
-        for group, fixed in ((labelled, self.class_codes[classes[labelled]]), (~labelled, None)):
-            rows = np.flatnonzero(group)
-            for start in range(0, len(rows), _BLOCK):
-                part = rows[start : start + _BLOCK]
-                given = None if fixed is None else fixed[start : start + _BLOCK]
-                codes[part] = beam_search(
-                    self._tables(targets[part]), gram, fixed=given, spare=self.spare
-                )
+        for start in range(0, len(targets), _BLOCK):
+            part = slice(start, start + _BLOCK)
+            given = None if fixed is None else fixed[part]
+            tables = self._tables(targets[part])
+            codes[part] = beam_search(tables, gram, fixed=given, spare=self.spare)
+        return codes
+
+    def _reaching(self, targets: FloatArray, codes: CodeArray) -> CodeArray:
+        """Return codes (n, M) that score with their targets (n, d) as codes did at fitting.
+
+        The nearest sum of codewords that were fitted to other rows falls short of a target, and
+        every row that they were fitted to would be found before it. So codes of places further out
+        are tried, and the one is taken that scores best by this measure.
+        """
+        codes = codes.copy()
+        missed = np.abs(self.reach - (self._sums(codes) * targets).sum(axis=1))
+        for further in _FURTHER:
+            rows = np.flatnonzero(missed > _MISSED)
+            tried = self._nearest(np.float32(further) * targets[rows])
+            still = np.abs(self.reach - (self._sums(tried) * targets[rows]).sum(axis=1))
+            better = still < missed[rows]
+            codes[rows[better]], missed[rows[better]] = tried[better], still[better]
         return codes
 
     def _sums(self, codes: CodeArray) -> FloatArray:
@@ -310,16 +327,48 @@ def class_means(vectors: FloatArray, classes: IntArray, count: int) -> FloatArra
     return unit_rows(sums.astype(np.float32))
 
 
-def class_centres(vectors: FloatArray, classes: IntArray, count: int, trust: float) -> FloatArray:
-    """Return (C, d) where the rows of each class stand on average: along its prototype."""
-    means = class_means(vectors, classes, count)
-    inside = classes >= 0
-    sums = np.bincount(
-        classes[inside], (vectors[inside] * means[classes[inside]]).sum(axis=1), minlength=count
-    )
-    lengths = sums / np.maximum(np.bincount(classes[inside], minlength=count), 1)
-    centres: FloatArray = ((trust + (1 - trust) * lengths)[:, None] * means).astype(np.float32)
-    return centres
+def cohesion(vectors: FloatArray, classes: IntArray, count: int) -> tuple[FloatArray, IntArray]:
+    """Return how near unit vectors (N, d) are to the mean of the others of their class.
+
+    That is (n,) inner products, and the rows (n,) that they are of: those that have others.
+    """
+    sizes = np.bincount(classes[classes >= 0], minlength=count)
+    rows = np.flatnonzero((classes >= 0) & (np.append(sizes, 0)[classes] > 1))
+    lengths = np.zeros((count, vectors.shape[1]), np.float64)
+    np.add.at(lengths, classes[rows], vectors[rows])
+    others = unit_rows((lengths[classes[rows]] - vectors[rows]).astype(np.float32))
+    near: FloatArray = (others * vectors[rows]).sum(axis=1)
+    return near, rows
+
+
+def prototypes(vectors: FloatArray, classes: IntArray, count: int, typical: float) -> FloatArray:
+    """Return the means (C, d) of the unit vectors of classes, longer where a class is wide.
+
+    The rows of a class that was learned lie close together, those of a new one do not; at one
+    length the first would be taken for the second too often. `typical` is the mean of `cohesion`.
+    """
+    near, rows = cohesion(vectors, classes, count)
+    known = _FEW * typical + np.bincount(classes[rows], near, minlength=count)
+    mean = known / (_FEW + np.bincount(classes[rows], minlength=count))
+    lengths = np.sqrt(typical / np.maximum(mean, typical / 4))
+    found: FloatArray = class_means(vectors, classes, count) * lengths[:, None].astype(np.float32)
+    return found
+
+
+def contradiction(own: FloatArray, classes: IntArray, means: FloatArray) -> FloatArray:
+    """Return how much more rows (N, d) look like another class than like their own: (N,) float32.
+
+    Zero where they look most like their own, or have none (-1).
+    """
+    found = np.zeros(len(own), np.float32)
+    if len(means) > _COMPARED_CLASSES:
+        return found
+    rows, columns = np.flatnonzero(classes >= 0), means.astype(np.float64).T
+    for start in range(0, len(rows), _BLOCK):
+        part = rows[start : start + _BLOCK]
+        scores = own[part].astype(np.float64) @ columns
+        found[part] = scores.max(axis=1) - scores[np.arange(len(part)), classes[part]]
+    return found
 
 
 def number_labels(labels: Labels, names: Sequence[str]) -> IntArray:

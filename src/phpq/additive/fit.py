@@ -15,13 +15,15 @@ from numpy.typing import NDArray
 
 from phpq.additive._beam import nearest_codes
 from phpq.additive.codebooks import (
+    FAR,
     SIZE,
     AdditiveCodebooks,
     Labels,
-    class_centres,
-    class_means,
+    cohesion,
+    contradiction,
     mean_square,
     number_labels,
+    prototypes,
     softmax,
     unit_rows,
 )
@@ -29,8 +31,8 @@ from phpq.codes import CodeArray, FloatArray, IntArray, check_embeddings
 from phpq.errors import ConfigError
 
 FIT_ROWS = 50_000  # rows that codebooks are fitted to; more hardly change them
-DIMS = 128  # directions that are kept
-TRUST = 0.8  # chosen on held-out classes: docs/decisions/0014
+DIMS = 192  # directions that are kept
+TRUST = 0.9  # chosen on held-out classes: docs/decisions/0014
 _ROUNDS = 4  # of encoding all rows and fitting all codewords to the codes
 _STEPS, _ITERATIONS = 5, 8  # of k-means: numbers of directions, and rounds in each
 _WITHIN = 0.8  # share of the gallery's own within-class scatter in its covariance, with many labels
@@ -66,37 +68,51 @@ def fit_additive(
     classes = number_labels(labels, names)
     generator = np.random.default_rng(seed)
     sample = _sample(len(rows), generator)
-    mean, projection = _projection(rows[sample], classes[sample], dims)
-    books = AdditiveCodebooks(
-        codewords=np.zeros((num_codebooks, SIZE, projection.shape[1]), np.float32),
-        mean=mean,
-        projection=projection,
-        class_names=names,
-        class_codes=np.zeros((len(names), 0), np.uint8),
-        trust=trust if names else 0.0,
-        fitted_rows=len(rows),
-    )
-    own = books.vectors(rows)
-    means = class_means(own, classes, len(names))
-    centres = class_centres(own, classes, len(names), books.trust)
-    chosen, own, classes = books.trust, own[sample], classes[sample]
-    books = replace(
-        books,
-        scale=_unlabelled_scale(own, classes, means, chosen),
-        sharpness=_sharpness(own, classes, means),
-    )
-    unlabelled = books.scale * own[classes < 0]
-    books = _with_prototypes(books, centres, unlabelled, generator)
+
+    def begun(believed: IntArray) -> tuple[AdditiveCodebooks, FloatArray, FloatArray]:
+        """Return codebooks without codewords, the projected rows and the prototypes."""
+        mean, projection = _projection(rows[sample], believed[sample], dims)
+        books = AdditiveCodebooks(
+            codewords=np.zeros((num_codebooks, SIZE, projection.shape[1]), np.float32),
+            mean=mean,
+            projection=projection,
+            class_names=names,
+            class_codes=np.zeros((len(names), 0), np.uint8),
+            trust=trust if names else 0.0,
+            fitted_rows=len(rows),
+        )
+        own = books.vectors(rows)
+        near, _ = cohesion(own, believed, len(names))
+        typical = max(float(near.mean()), 1e-3) if len(near) else 1.0
+        return replace(books, typical=typical), own, prototypes(own, believed, len(names), typical)
+
+    books, own, means = begun(classes)
+    believed = _believed(own, classes, means)
+    if (believed != classes).any():  # again, without the labels that look wrong
+        books, own, means = begun(believed)
+    own, classes = own[sample], classes[sample]
+    books = replace(books, sharpness=_sharpness(own, classes, means))
+    books = _with_prototypes(books, means, own[classes < 0], generator)
     # With prototypes as codes can say them, since rows are encoded with those.
-    targets = books.targets(own, classes)
+    targets, classes = books.places(own, classes)
     books = _with_residuals(books, targets, classes, generator)
-    return replace(books, fitted_distortion=mean_square(targets - _sums(books, targets, classes)))
+    sums = _sums(books, targets, classes)
+    free = classes < 0
+    reach = float((sums[free] * targets[free]).sum(axis=1).mean()) if free.any() else 1.0
+    return replace(books, reach=reach, fitted_distortion=mean_square(targets - sums))
 
 
 def _sample(count: int, generator: np.random.Generator) -> IntArray:
     if count <= FIT_ROWS:
         return np.arange(count)
     return np.sort(generator.choice(count, FIT_ROWS, replace=False))
+
+
+def _believed(own: FloatArray, classes: IntArray, means: FloatArray) -> IntArray:
+    """Return the classes of rows, -1 where looks contradict the label and others have it too."""
+    near = contradiction(own, classes, means) <= FAR
+    kept = np.bincount(classes[near & (classes >= 0)], minlength=len(means) + 1) > 0
+    return np.where(near | ~kept[classes], classes, -1)
 
 
 def _projection(rows: FloatArray, classes: IntArray, dims: int) -> tuple[FloatArray, FloatArray]:
@@ -123,38 +139,20 @@ def _projection(rows: FloatArray, classes: IntArray, dims: int) -> tuple[FloatAr
     return mean.astype(np.float32), (whitener @ kept).astype(np.float32)
 
 
-def _unlabelled_scale(own: FloatArray, classes: IntArray, means: FloatArray, trust: float) -> float:
-    """Return the length at which rows without label score like labelled rows of their class."""
-    inside = np.flatnonzero(classes >= 0)
-    sums, counts = _sums_by(classes[inside], own[inside], len(means))
-    sizes = counts[classes[inside]]
-    many = sizes > 1
-    if not many.any():
-        return 1.0
-    rows, numbers = own[inside][many], classes[inside][many]
-    # Of each row with the others of its class, on average.
-    others = ((sums[numbers] * rows).sum(axis=1) - 1) / (sizes[many] - 1)
-    pairs = float(others.mean())
-    # Prototypes hold the row itself, which makes them look nearer than they are.
-    prototypes = unit_rows((sums[numbers] - rows).astype(np.float32))
-    with_labels = trust * float((prototypes * rows).sum(axis=1).mean()) + (1 - trust) * pairs
-    return float(np.clip(with_labels / pairs, 1.0, 3.0)) if pairs > 0 else 1.0
-
-
 def _sharpness(own: FloatArray, classes: IntArray, means: FloatArray) -> float:
     """Return the factor of class scores under which the labels are most likely, each left out."""
     inside = np.flatnonzero(classes >= 0)
     inside = inside[:: max(1, len(inside) * len(means) // _SCORES)]
     if not len(inside) or len(means) < 2:
         return float(_SHARPNESS[len(_SHARPNESS) // 2])
-    sums, _ = _sums_by(classes[classes >= 0], own[classes >= 0], len(means))
-    rows, numbers = own[inside], classes[inside]
-    scores = rows @ means.T
-    scores[np.arange(len(rows)), numbers] = (
-        unit_rows((sums[numbers] - rows).astype(np.float32)) * rows
-    ).sum(axis=1)
+    scores, numbers = own[inside] @ means.T, classes[inside]
+    alone = np.zeros(len(own), np.float32)  # a row is not to be near its class by itself
+    near, rows = cohesion(own, classes, len(means))
+    alone[rows] = near
+    lengths = np.linalg.norm(means, axis=1)[numbers]
+    scores[np.arange(len(inside)), numbers] = lengths * alone[inside]
     likely = [
-        np.log(softmax(factor * scores)[np.arange(len(rows)), numbers] + 1e-12).mean()
+        np.log(softmax(factor * scores)[np.arange(len(numbers)), numbers] + 1e-12).mean()
         for factor in _SHARPNESS
     ]
     return float(_SHARPNESS[int(np.argmax(likely))])
@@ -162,30 +160,30 @@ def _sharpness(own: FloatArray, classes: IntArray, means: FloatArray) -> float:
 
 def _with_prototypes(
     books: AdditiveCodebooks,
-    prototypes: FloatArray,
+    means: FloatArray,
     unlabelled: FloatArray,
     generator: np.random.Generator,
 ) -> AdditiveCodebooks:
     """Put the classes into the first books: one each where they fit, or as sums of several."""
-    count, words = len(prototypes), books.codewords.copy()
+    count, words = len(means), books.codewords.copy()
     if not count:
         return books
     if count <= SIZE - _SPARE:
         free = SIZE - _SPARE - count if len(unlabelled) else 0
-        words[0, :count] = prototypes
+        words[0, :count] = means
         if free:
             words[0, count : count + free] = k_means(unlabelled, free, generator)
         codes = np.arange(count, dtype=np.uint8)[:, None]
         spare = SIZE - count - free
         return replace(books, codewords=words, class_codes=codes, spare=spare)
     used = min(2 if count <= SIZE * SIZE // 2 else 3, books.num_codebooks)
-    left = np.concatenate([prototypes, unlabelled])
+    left = np.concatenate([means, unlabelled])
     for book in range(used):
         words[book] = k_means(left, SIZE, generator)
         left = left - words[book][_nearest(left, words[book])]
     taken: set[tuple[int, ...]] = set()
     codes_of: list[tuple[int, ...]] = []
-    for near in nearest_codes(prototypes, words[:used]):
+    for near in nearest_codes(means, words[:used]):
         # Two classes with one code would be one class.
         codes_of.append(next((code for code in near if code not in taken), near[0]))
         taken.add(codes_of[-1])
