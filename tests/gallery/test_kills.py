@@ -36,9 +36,9 @@ def test_a_gallery_survives_fifty_kills() -> None:
     assert {"add", "bulk", "delete", "compact"} <= {row["change"] for row in result["rows"]}
 
 
-@pytest.mark.parametrize("kills", [4, pytest.param(50, marks=pytest.mark.slow)])
-def test_a_killed_refit_leaves_the_old_codes_or_the_new_ones(kills: int) -> None:
-    result = run("kill_refit.py", kills)
-    assert result["kills"] == kills
-    assert result["inside_a_refit"] > kills / 2
+@pytest.mark.slow
+def test_a_killed_refit_leaves_the_old_codes_or_the_new_ones() -> None:
+    result = run("kill_refit.py", 50)
+    assert result["kills"] == 50
+    assert result["inside_a_refit"] > 25
     assert result["readers_checked"] > 0

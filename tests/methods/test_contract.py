@@ -23,6 +23,7 @@ from tiny_runs import CLASSES, TINY, colours, tiny_birds, tiny_config, tiny_trai
 CPU = torch.device("cpu")
 SHALLOW = tuple(name for name, recipe in RECIPES.items() if recipe.kind == "shallow")
 DEEP = tuple(name for name in RECIPES if name not in SHALLOW)
+RESUMED = ("phpq", "adsh", "dpsh")  # by every run of the tests; the others with the slow ones
 BITS = 16
 
 
@@ -133,7 +134,13 @@ def test_bad_settings_are_named(method: str) -> None:
         override(config_of(method), ["method.nmae=x"])
 
 
-@pytest.mark.parametrize("method", DEEP)
+@pytest.mark.parametrize(
+    "method",
+    [
+        method if method in RESUMED else pytest.param(method, marks=pytest.mark.slow)
+        for method in DEEP
+    ],
+)
 def test_a_resumed_run_repeats_an_uninterrupted_one(method: str, tmp_path: Path) -> None:
     class Stop(Exception):
         """Ends a run in the middle."""
