@@ -1,5 +1,5 @@
 # What a contributor runs; .ci/run calls the same targets. `make` alone lists them.
-.PHONY: help setup check test slow docs everything pin
+.PHONY: help setup check test slow rare docs everything pin
 
 help: ## List the targets
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## /\1\t/' | expand -t 14
@@ -18,10 +18,13 @@ test: ## The default tests: offline, on a CPU, in four minutes on two cores
 slow: ## The others: clusters, several processes, many kills, a real browser
 	uv run pytest -m slow
 
+rare: ## What .ci/run leaves out, since another test is much like it
+	uv run pytest -m rare
+
 docs: ## Links lead somewhere, examples run, commands and options exist
 	uv run pytest tests/test_docs.py
 
-everything: check test slow ## All of the above
+everything: check test slow rare ## All of the above
 
 pin: ## Write the newest exact versions into pyproject.toml
 	uv run python scripts/pin.py

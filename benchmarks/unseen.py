@@ -18,8 +18,9 @@ import platform
 import statistics
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -62,28 +63,53 @@ def planned(backbones: list[str], seeds: list[int]) -> list[Job]:
     return jobs
 
 
-def run_job(job: Job, options: argparse.Namespace) -> dict[str, Any]:
-    """Train unless that is done, measure unless that is done; each in a process of its own."""
+def train(job: Job, options: argparse.Namespace) -> None:
+    """Train in a process of its own, unless that is done."""
     folder = options.runs / job.name
-    if not (folder / "general.safetensors").is_file():
-        weights = dict(pair.split("=", 1) for pair in options.weights)
-        settings = [*MODES[job.mode], *STRIDES.get(job.backbone, ()), *options.set]
-        command = [sys.executable, "-m", "phpq", "train", options.source, "--out", str(folder)]
-        command += ["--bits", str(job.bits), "--seed", str(job.seed)]
-        command += ["--backbone", job.backbone, "--weights", weights[job.backbone]]
-        command += [word for setting in settings for word in ("--set", setting)]
-        run(command)
+    if (folder / "general.safetensors").is_file():
+        return
+    weights = dict(pair.split("=", 1) for pair in options.weights)
+    settings = [*MODES[job.mode], *STRIDES.get(job.backbone, ()), *options.set]
+    command = [sys.executable, "-m", "phpq", "train", options.source, "--out", str(folder)]
+    command += ["--bits", str(job.bits), "--seed", str(job.seed)]
+    command += ["--backbone", job.backbone, "--weights", weights[job.backbone]]
+    command += [word for setting in settings for word in ("--set", setting)]
+    run(job, command)
+
+
+def measured(job: Job, options: argparse.Namespace) -> dict[str, Any]:
+    """Measure in a process of its own, unless that is done."""
+    folder = options.runs / job.name
     if not (folder / RESULT).is_file():
-        run([sys.executable, __file__, options.source, "--measure", str(folder), job.mode])
+        run(job, [sys.executable, __file__, options.source, "--measure", str(folder), job.mode])
     result: dict[str, Any] = json.loads((folder / RESULT).read_text("utf-8"))
     return result
 
 
-def run(command: list[str]) -> None:
-    """Run a command; its output is shown if it fails."""
+def run(job: Job, command: list[str]) -> None:
+    """Run a command for a job; what it said is shown if it fails."""
+    start = time.monotonic()
     done = subprocess.run(command, capture_output=True, text=True, check=False)
+    what = "measured" if "--measure" in command else "trained"
+    print(f"{job.name} {what}: {time.monotonic() - start:.0f} s", flush=True)
     if done.returncode:
-        raise SystemExit(f"{' '.join(command)}\n{done.stdout[-2000:]}\n{done.stderr[-2000:]}")
+        print(f"{done.stdout[-2000:]}\n{done.stderr[-2000:]}", flush=True)
+        raise RuntimeError(f"{job.name} was not {what}; the same command goes on from there")
+
+
+def run_all(jobs: list[Job], options: argparse.Namespace) -> dict[Job, dict[str, Any]]:
+    """Train some at once, and meanwhile measure those that are trained, which takes no GPU."""
+    with (
+        ThreadPoolExecutor(options.measure_at_once) as measuring,
+        ThreadPoolExecutor(options.at_once) as training,
+    ):
+
+        def then_measured(job: Job) -> Future[dict[str, Any]]:
+            train(job, options)
+            return measuring.submit(measured, job, options)
+
+        begun = {job: training.submit(then_measured, job) for job in jobs}
+        return {job: future.result().result() for job, future in begun.items()}
 
 
 def measure(source: str, folder: Path, mode: str) -> None:
@@ -220,7 +246,8 @@ def main() -> None:
     parser.add_argument("--seeds", nargs="+", type=int, default=[0, 1, 2])
     parser.add_argument("--runs", type=Path, default=Path("runs/unseen"))
     parser.add_argument("--out", type=Path, default=Path("docs/results"))
-    parser.add_argument("--at-once", type=int, default=3)
+    parser.add_argument("--at-once", type=int, default=3, help="Trainings.")
+    parser.add_argument("--measure-at-once", type=int, default=3)
     parser.add_argument("--set", nargs="*", default=[], metavar="STAGE.FIELD=VALUE")
     parser.add_argument("--measure", nargs=2, metavar=("RUN", "MODE"))
     options = parser.parse_args()
@@ -228,8 +255,7 @@ def main() -> None:
         measure(options.source, Path(options.measure[0]), options.measure[1])
         return
     jobs = planned([pair.split("=")[0] for pair in options.weights], options.seeds)
-    with ThreadPoolExecutor(options.at_once) as pool:
-        found = dict(zip(jobs, pool.map(lambda job: run_job(job, options), jobs), strict=True))
+    found = run_all(jobs, options)
     tree = fold(found)
     facts = {"seeds": options.seeds, "settings": options.set, **machine()}
     options.out.mkdir(parents=True, exist_ok=True)

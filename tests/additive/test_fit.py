@@ -97,7 +97,7 @@ def test_any_number_of_classes_each_with_a_code_of_its_own(kinds: int) -> None:
     assert np.array_equal(codes[:, : books.class_books], books.class_codes[numbers])
 
 
-@pytest.mark.slow
+@pytest.mark.rare
 def test_more_classes_than_two_bytes_tell_apart_have_three() -> None:
     rng = np.random.default_rng(0)
     rows = rng.normal(size=(33_000, 4)).astype(np.float32)

@@ -73,7 +73,9 @@ def test_a_mistake_is_one_message_and_exit_code_2(
     assert not (place / "run").exists()
 
 
-@pytest.mark.parametrize("option", [("--epohcs", "3"), ("--epochs", "many")])
+@pytest.mark.parametrize(
+    "option", [("--epohcs", "3"), pytest.param(("--epochs", "many"), marks=pytest.mark.rare)]
+)
 def test_a_command_line_that_cannot_be_read_is_refused_once(
     place: Path, option: tuple[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -163,7 +163,7 @@ with ray_engine(gallery.path, sys.argv[3]) as engine:
 """
 
 
-@pytest.mark.slow
+@pytest.mark.rare
 def test_the_driver_is_killed_and_a_second_run_goes_on(cluster: Any, tmp_path: Path) -> None:
     run = copy_run(tmp_path / "run")
     folder = Gallery.create(tmp_path / "ray", run, keep_embeddings=True).path

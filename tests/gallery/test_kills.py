@@ -38,7 +38,7 @@ def test_a_gallery_survives_fifty_kills() -> None:
 
 @pytest.mark.slow
 def test_a_killed_refit_leaves_the_old_codes_or_the_new_ones() -> None:
-    result = run("kill_refit.py", 50)
-    assert result["kills"] == 50
-    assert result["inside_a_refit"] > 25
+    result = run("kill_refit.py", 20)
+    assert result["kills"] == 20
+    assert result["inside_a_refit"] > 10
     assert result["readers_checked"] > 0

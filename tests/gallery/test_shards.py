@@ -67,7 +67,10 @@ def one(folder: Path) -> GalleryView:
     return GalleryView(GalleryStore.open(folder), make_codebooks())
 
 
-@pytest.fixture(scope="module", params=[2, 3, 8])
+@pytest.fixture(
+    scope="module",
+    params=[pytest.param(2, marks=pytest.mark.rare), 3, pytest.param(8, marks=pytest.mark.rare)],
+)
 def cut(folder: Path, request: pytest.FixtureRequest) -> GalleryView:
     return GalleryView(GalleryStore.open(folder), make_codebooks(), LocalShards(request.param))
 

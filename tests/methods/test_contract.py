@@ -23,7 +23,7 @@ from tiny_runs import CLASSES, TINY, colours, tiny_birds, tiny_config, tiny_trai
 CPU = torch.device("cpu")
 SHALLOW = tuple(name for name, recipe in RECIPES.items() if recipe.kind == "shallow")
 DEEP = tuple(name for name in RECIPES if name not in SHALLOW)
-RESUMED = ("phpq", "adsh", "dpsh")  # by every run of the tests; the others with the slow ones
+RESUMED = ("phpq", "adsh", "dpsh")  # by every run of the tests; the others with the rare ones
 BITS = 16
 
 
@@ -137,7 +137,7 @@ def test_bad_settings_are_named(method: str) -> None:
 @pytest.mark.parametrize(
     "method",
     [
-        method if method in RESUMED else pytest.param(method, marks=pytest.mark.slow)
+        method if method in RESUMED else pytest.param(method, marks=pytest.mark.rare)
         for method in DEEP
     ],
 )

@@ -31,7 +31,7 @@ def _pixels(model: Model) -> NDArray[np.uint8]:
 @pytest.mark.parametrize(
     "changes",
     [
-        (),
+        pytest.param((), marks=pytest.mark.rare),
         ("data.eval_size=24", "data.eval_crop=0.9", "data.eval_flip=true"),
     ],
 )

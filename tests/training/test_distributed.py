@@ -62,8 +62,10 @@ def alone(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("size", [2, 4])
+@pytest.mark.parametrize(
+    "size",
+    [pytest.param(2, marks=pytest.mark.slow), pytest.param(4, marks=pytest.mark.rare)],
+)
 def test_processes_have_the_loss_curve_and_the_weights_of_one(
     alone: Path, tmp_path: Path, size: int
 ) -> None:

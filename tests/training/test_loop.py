@@ -128,7 +128,9 @@ def test_equal_seeds_repeat_a_run_and_others_do_not(straight: Path, tmp_path: Pa
     assert rows_of(tmp_path / "other")[0]["loss"] != rows_of(straight)[0]["loss"]
 
 
-@pytest.mark.parametrize("epoch", [0, 2, 3])
+@pytest.mark.parametrize(
+    "epoch", [pytest.param(0, marks=pytest.mark.rare), 2, pytest.param(3, marks=pytest.mark.rare)]
+)
 def test_resuming_equals_an_uninterrupted_run(straight: Path, tmp_path: Path, epoch: int) -> None:
     folder, reporter = tmp_path / "run", KillAt(epoch)
     with pytest.raises(Kill):
@@ -148,12 +150,18 @@ def test_resuming_equals_an_uninterrupted_run(straight: Path, tmp_path: Path, ep
 @pytest.mark.parametrize(
     "assignments",
     [
-        ("training.codebook_epoch=1",),
-        ("training.codebook_epoch=2", "quantizer.init=xavier", "training.ema_decay=0"),
-        ("training.optimizer=sgd", "training.sampler=classes"),
-        ("training.optimizer=adamw", "training.weight_decay=0.1", "data.jitter=0.2"),
+        pytest.param(("training.codebook_epoch=1",), marks=pytest.mark.rare, id="codebooks later"),
+        pytest.param(
+            ("training.codebook_epoch=2", "quantizer.init=xavier", "training.ema_decay=0"),
+            id="later without average",
+        ),
+        pytest.param(("training.optimizer=sgd", "training.sampler=classes"), id="sgd"),
+        pytest.param(
+            ("training.optimizer=adamw", "training.weight_decay=0.1", "data.jitter=0.2"),
+            marks=pytest.mark.rare,
+            id="adamw",
+        ),
     ],
-    ids=["codebooks later", "later without average", "sgd", "adamw"],
 )
 def test_resuming_holds_for_other_settings(tmp_path: Path, assignments: tuple[str, ...]) -> None:
     config = tiny_config("training.epochs=3", "training.evaluate_every=3", *assignments)

@@ -52,7 +52,7 @@ def batches() -> dict[str, torch.Tensor]:
     return result
 
 
-@pytest.mark.parametrize("size", [2, 4])
+@pytest.mark.parametrize("size", [2, pytest.param(4, marks=pytest.mark.rare)])
 def test_it_is_the_batch_norm_of_the_whole_batch(tmp_path: Path, size: int) -> None:
     assert together(1, process_groups.normalise, norms(), batches(), tmp_path / "one") == [0]
     job = process_groups.normalise

@@ -30,7 +30,7 @@ Labels = Sequence[str | None]
 
 SIZE = 256  # codewords of a codebook
 _BLOCK = 512  # rows encoded at once
-FAR = 0.1  # a row that looks so much more like another class does not trust its label
+FAR = 0.15  # a row that looks so much more like another class does not trust its label
 _FURTHER = (1.25, 1.5, 2.0, 3.0, 4.0)  # places that are tried for a row that codewords do not reach
 _MISSED = 0.15  # of its score with itself, that a row may be off
 _FEW = 2  # images as wide as is typical that every class is taken to have besides its own
