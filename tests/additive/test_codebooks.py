@@ -12,7 +12,7 @@ import pytest
 from made_up_kinds import KINDS, made_up
 from phpq.additive import AdditiveCodebooks, fit_additive, softmax
 from phpq.additive.codebooks import SIZE
-from phpq.codes import CodeArray, FloatArray, score_codes
+from phpq.codes import FloatArray, score_codes
 from phpq.errors import FormatError, ShapeError
 
 
@@ -117,29 +117,6 @@ def test_labels_that_look_wrong_do_not_move_the_prototypes() -> None:
     _, means = plain_prototypes(own[right], [labels[n] for n in right], books.class_names)
     expected = own @ np.stack([means[name] for name in books.class_names]).T
     assert np.abs(books.kinds(rows) - expected).max() < 0.02
-
-
-def test_rows_that_codewords_were_not_fitted_to_are_not_hidden_by_those_that_they_were() -> None:
-    rng = np.random.default_rng(4)
-    centres = rng.normal(size=(8, 24))
-    kinds = np.arange(3200) % 8
-    rows = (centres[kinds] + 0.6 * rng.normal(size=(3200, 24))).astype(np.float32)
-    books = fit_additive(rows[kinds < 4], [None] * 1600, num_codebooks=3, dims=24)
-    own, codes = books.vectors(rows), books.encode(rows)
-    nearest = books.codes_of_targets(own, np.full(3200, -1))
-    itself = (books._sums(codes) * own).sum(axis=1)
-    fallen = (books._sums(nearest) * own).sum(axis=1)
-    assert itself[kinds < 4].mean() == pytest.approx(books.reach, abs=0.02)
-    assert fallen[kinds >= 4].mean() < books.reach - 0.15  # the case that is meant
-    missed = [np.abs(each - books.reach)[kinds >= 4].mean() for each in (itself, fallen)]
-    assert missed[0] < 0.6 * missed[1]
-
-    def right(found: CodeArray) -> float:
-        scores = score_codes(books.lookup_tables(rows), found)
-        np.fill_diagonal(scores, -np.inf)
-        return float((kinds[scores.argmax(axis=1)] == kinds)[kinds >= 4].mean())
-
-    assert right(codes) > right(nearest)
 
 
 def test_kinds_are_scored_by_their_prototypes() -> None:

@@ -31,8 +31,6 @@ Labels = Sequence[str | None]
 SIZE = 256  # codewords of a codebook
 _BLOCK = 512  # rows encoded at once
 FAR = 0.15  # a row that looks so much more like another class does not trust its label
-_FURTHER = (1.25, 1.5, 2.0, 3.0, 4.0)  # places that are tried for a row that codewords do not reach
-_MISSED = 0.15  # of its score with itself, that a row may be off
 _FEW = 2  # images as wide as is typical that every class is taken to have besides its own
 _COMPARED_CLASSES = 4096  # with more, rows are not compared with all classes: it would take long
 _TENSORS = ("codewords", "mean", "projection", "class_codes")
@@ -50,7 +48,6 @@ class AdditiveCodebooks(Codebooks):
     spare: int = 0  # codewords at the end of the first book that no row uses yet, if P is 1
     trust: float = 0.0  # how far labels are trusted, 0 to 1
     sharpness: float = 16.0  # of `likely`
-    reach: float = 1.0  # mean score of a row without label with itself, at fitting
     typical: float = 1.0  # inner product of a row with the mean of its class, itself left out
     fitted_rows: int = 0
     fitted_distortion: float = 0.0  # mean squared error of the rows at fitting
@@ -78,11 +75,7 @@ class AdditiveCodebooks(Codebooks):
         A row's code does not depend on the other rows. Labels that no class has are as none.
         """
         own = self.vectors(embeddings)
-        known = self._classes_of(labels, len(own))
-        places, classes = self.places(own, known)
-        codes = self.codes_of_targets(places, classes)
-        codes[known < 0] = self._reaching(places[known < 0], codes[known < 0])
-        return codes
+        return self.codes_of_targets(*self.places(own, self._classes_of(labels, len(own))))
 
     def decode(self, codes: CodeArray) -> FloatArray:
         """Return what codes (N, M) stand for, in the space of embeddings: (N, D) float32."""
@@ -195,7 +188,6 @@ class AdditiveCodebooks(Codebooks):
             "spare": self.spare,
             "trust": self.trust,
             "sharpness": self.sharpness,
-            "reach": self.reach,
             "typical": self.typical,
             "fitted_rows": self.fitted_rows,
             "fitted_distortion": self.fitted_distortion,
@@ -293,23 +285,6 @@ class AdditiveCodebooks(Codebooks):
             given = None if fixed is None else fixed[part]
             tables = self._tables(targets[part])
             codes[part] = beam_search(tables, gram, fixed=given, spare=self.spare)
-        return codes
-
-    def _reaching(self, targets: FloatArray, codes: CodeArray) -> CodeArray:
-        """Return codes (n, M) that score with their targets (n, d) as codes did at fitting.
-
-        The nearest sum of codewords that were fitted to other rows falls short of a target, and
-        every row that they were fitted to would be found before it. So codes of places further out
-        are tried, and the one is taken that scores best by this measure.
-        """
-        codes = codes.copy()
-        missed = np.abs(self.reach - (self._sums(codes) * targets).sum(axis=1))
-        for further in _FURTHER:
-            rows = np.flatnonzero(missed > _MISSED)
-            tried = self._nearest(np.float32(further) * targets[rows])
-            still = np.abs(self.reach - (self._sums(tried) * targets[rows]).sum(axis=1))
-            better = still < missed[rows]
-            codes[rows[better]], missed[rows[better]] = tried[better], still[better]
         return codes
 
     def _sums(self, codes: CodeArray) -> FloatArray:

@@ -96,10 +96,7 @@ def fit_additive(
     # With prototypes as codes can say them, since rows are encoded with those.
     targets, classes = books.places(own, classes)
     books = _with_residuals(books, targets, classes, generator)
-    sums = _sums(books, targets, classes)
-    free = classes < 0
-    reach = float((sums[free] * targets[free]).sum(axis=1).mean()) if free.any() else 1.0
-    return replace(books, reach=reach, fitted_distortion=mean_square(targets - sums))
+    return replace(books, fitted_distortion=mean_square(targets - _sums(books, targets, classes)))
 
 
 def _sample(count: int, generator: np.random.Generator) -> IntArray:
