@@ -2,13 +2,14 @@
 
 A table fitted to embeddings of real images (additive_codes.npz) goes in: the codes of some crops of
 each image, and the lookup tables of some queries. Codes (N, 8) uint8 and lookup tables (Q, 8, 256)
-float32 come out, with the gallery's labels ("labelled", trust 0.7) or without ("new kinds").
+float32 come out, with the gallery's labels ("labelled") or without ("new kinds").
 
 The shipped table is made of general embeddings of 5,864 photos of 100 species of CUB-200-2011
 (ResNet-18, 66 of the species learned), one each. *Their crops are made up*: an embedding and 0.5 to
 1 times what another photo differs by from the mean of its class, at unit length. Ten species, and
 every eighth photo of the others, are kept out of the gallery: they are the queries that it does not
-hold. The codebooks are fitted to 50,000 such crops, as those of a large gallery would be.
+hold. The codebooks are fitted to 50,000 such crops, as those of a large gallery would be; by an
+earlier version of the fit, with 128 directions and less trust in labels.
 
     python benchmarks/additive_codes.py EMBEDDINGS.npz    # fits the table again; minutes
 

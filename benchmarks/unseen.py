@@ -25,7 +25,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 from rich.console import Console
 from rich.table import Table
 
@@ -38,6 +37,7 @@ SEEN_BITS = (16, 32, 48, 64)
 # Weights of the original paper's form: which convolution halves the map.
 STRIDES = {"resnet50": ("model.bottleneck_stride=first",)}
 RESULT = "unseen_result.json"
+LABELLED = "gallery's own codebooks, with its labels"  # as an evaluation names it
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,44 +116,16 @@ def measure(source: str, folder: Path, mode: str) -> None:
     """Measure one run, and write what was found into its folder."""
     from phpq import api
 
-    if mode != "seen":
-        evaluation = api.evaluate(folder, api.as_dataset(source), folder / "evaluation")
-        found = evaluation.to_dict()["unseen"] | {"seen_codes": evaluation.codes.map_percent}
+    seen = mode == "seen"
+    evaluation = api.evaluate(
+        folder, api.as_dataset(source), folder / "evaluation", own_codebooks=seen
+    )
+    found: dict[str, Any] = {"map": evaluation.codes.map_percent}
+    if seen:
+        found |= {name: scores.map_percent for name, scores in evaluation.own.items()}
     else:
-        found = measure_seen(source, folder)
+        found |= evaluation.to_dict()["unseen"]
     (folder / RESULT).write_text(json.dumps(found, indent=1), "utf-8")
-
-
-def measure_seen(source: str, folder: Path) -> dict[str, Any]:
-    """Search learned classes by the model's codes, and by the gallery's own with its labels."""
-    import phpq
-    from phpq import api
-    from phpq.additive import TRUST
-    from phpq.evaluation import evaluate_codes
-    from phpq.evaluation.embedding import embed_readable
-    from phpq.evaluation.kinds import own_codes, search
-
-    model, dataset = phpq.load(folder), api.as_dataset(source)
-    spaces = {"general": lambda pixels: model.embed_pixels(pixels, space="general")}
-    gallery, queries = (
-        embed_readable(model, part, others=spaces) for part in (dataset.train, dataset.test)
-    )
-    codes = model.codebooks.encode(gallery.embeddings)
-    learned = evaluate_codes(
-        queries.labelled(), codes, gallery.images.labels, model.codebooks, query_norm="unit"
-    )
-    found: dict[str, Any] = {"map": learned.map_percent, "bits": model.bits, "own": {}}
-    if model.bits != SEEN_BITS[-1]:  # the gallery's own codes are of any length, whatever the model
-        return found
-    images = np.concatenate([gallery.others["general"], queries.others["general"]])
-    labels = np.concatenate([gallery.images.labels, queries.images.labels])
-    asked, asking = np.split(np.arange(len(labels)), [len(codes)])
-    for bits in SEEN_BITS:
-        for trust in (0.0, TRUST):
-            way = own_codes(images, bits, trust=trust)
-            score = search(way, labels, "seen", gallery=asked, queries=asking)
-            found["own"][f"{bits} {score.labels}"] = score.values
-    return found
 
 
 def mean_of(values: Iterator[float]) -> dict[str, Any]:
@@ -201,7 +173,7 @@ def fold(found: dict[Job, dict[str, Any]]) -> dict[str, Any]:
         "open": {"64": {name: over(first, "open", "open", "64", name) for name in names}},
         "seen": {str(bits): over(first, "seen", "map", bits=bits) for bits in SEEN_BITS},
         "seen_labelled": {
-            str(bits): over(first, "seen", "own", f"{bits} with", "map") for bits in SEEN_BITS
+            str(bits): over(first, "seen", LABELLED, bits=bits) for bits in SEEN_BITS
         },
     }
 

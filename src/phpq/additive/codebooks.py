@@ -87,7 +87,7 @@ class AdditiveCodebooks(Codebooks):
         return self._tables(self.vectors(queries))
 
     def best(self, tables: FloatArray) -> FloatArray:
-        """Return (Q,) ones: the score of a row at the query; only unlabelled ones can exceed it."""
+        """Return (Q,) ones: the score of a row at the query. Rows of a wide class can exceed it."""
         return np.ones(len(tables), np.float32)
 
     def best_float(self, vectors: FloatArray) -> FloatArray:
@@ -297,9 +297,20 @@ class AdditiveCodebooks(Codebooks):
 
 def class_means(vectors: FloatArray, classes: IntArray, count: int) -> FloatArray:
     """Return the means of unit vectors (N, d) of each class, of unit length; -1 is no class."""
-    sums = np.zeros((count, vectors.shape[1]), np.float64)
-    np.add.at(sums, classes[classes >= 0], vectors[classes >= 0])
-    return unit_rows(sums.astype(np.float32))
+    return unit_rows(sums_by(classes[classes >= 0], vectors[classes >= 0], count)[0])
+
+
+def sums_by(
+    numbers: NDArray[np.integer[Any]], points: NDArray[np.floating[Any]], count: int
+) -> tuple[NDArray[np.floating[Any]], IntArray]:
+    """Return the sums (count, d) of points (N, d) with each number (N,), and how many these are."""
+    sizes = np.bincount(numbers, minlength=count)
+    there = np.flatnonzero(sizes)
+    sums = np.zeros((count, points.shape[1]), points.dtype)
+    if len(there):  # sorted by number, each stretch is summed at once
+        starts = (np.cumsum(sizes) - sizes)[there]
+        sums[there] = np.add.reduceat(points[np.argsort(numbers, kind="stable")], starts, axis=0)
+    return sums, sizes
 
 
 def cohesion(vectors: FloatArray, classes: IntArray, count: int) -> tuple[FloatArray, IntArray]:
@@ -307,11 +318,10 @@ def cohesion(vectors: FloatArray, classes: IntArray, count: int) -> tuple[FloatA
 
     That is (n,) inner products, and the rows (n,) that they are of: those that have others.
     """
-    sizes = np.bincount(classes[classes >= 0], minlength=count)
-    rows = np.flatnonzero((classes >= 0) & (np.append(sizes, 0)[classes] > 1))
-    lengths = np.zeros((count, vectors.shape[1]), np.float64)
-    np.add.at(lengths, classes[rows], vectors[rows])
-    others = unit_rows((lengths[classes[rows]] - vectors[rows]).astype(np.float32))
+    inside = np.flatnonzero(classes >= 0)
+    sums, sizes = sums_by(classes[inside], vectors[inside], count)
+    rows = inside[sizes[classes[inside]] > 1]
+    others = unit_rows(sums[classes[rows]] - vectors[rows])
     near: FloatArray = (others * vectors[rows]).sum(axis=1)
     return near, rows
 

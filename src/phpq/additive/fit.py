@@ -8,7 +8,6 @@ squares to the codes that a beam search finds with them.
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,6 +24,7 @@ from phpq.additive.codebooks import (
     number_labels,
     prototypes,
     softmax,
+    sums_by,
     unit_rows,
 )
 from phpq.codes import CodeArray, FloatArray, IntArray, check_embeddings
@@ -32,7 +32,7 @@ from phpq.errors import ConfigError
 
 FIT_ROWS = 50_000  # rows that codebooks are fitted to; more hardly change them
 DIMS = 192  # directions that are kept
-TRUST = 0.9  # chosen on held-out classes: docs/decisions/0014
+TRUST = 0.9  # why: docs/decisions/0014
 _ROUNDS = 4  # of encoding all rows and fitting all codewords to the codes
 _STEPS, _ITERATIONS = 5, 8  # of k-means: numbers of directions, and rounds in each
 _WITHIN = 0.8  # share of the gallery's own within-class scatter in its covariance, with many labels
@@ -121,7 +121,7 @@ def _projection(rows: FloatArray, classes: IntArray, dims: int) -> tuple[FloatAr
     sizes = np.bincount(classes[inside]) if inside.any() else np.zeros(0, np.int64)
     degrees = int((sizes[sizes > 0] - 1).sum())  # what the labels tell about the scatter in a class
     if degrees:
-        sums, _ = _sums_by(classes[inside], centred[inside], len(sizes))
+        sums, _ = sums_by(classes[inside], centred[inside], len(sizes))
         spread = centred[inside] - (sums / np.maximum(sizes, 1)[:, None])[classes[inside]]
         scatter = spread.T @ spread / degrees
         share = _WITHIN * degrees / (degrees + rows.shape[1] / 4)
@@ -228,7 +228,7 @@ def _least_squares(targets: FloatArray, codes: CodeArray, words: FloatArray) -> 
     normal = np.zeros((books * size, books * size))
     sums = np.zeros((books * size, dim))
     for one in range(books):
-        sums[one * size : (one + 1) * size] = _sums_by(codes[:, one], targets, size)[0]
+        sums[one * size : (one + 1) * size] = sums_by(codes[:, one], targets, size)[0]
         for other in range(books):
             pairs = codes[:, one].astype(np.int64) * size + codes[:, other]
             block = np.bincount(pairs, minlength=size * size).reshape(size, size)
@@ -272,7 +272,7 @@ def k_means(points: FloatArray, count: int, generator: np.random.Generator) -> F
     for dim in np.repeat(dims, _ITERATIONS):
         seen = np.ascontiguousarray(turned[:, :dim])
         nearest = _nearest(seen, np.ascontiguousarray(centres[:, :dim]))
-        sums, sizes = _sums_by(nearest, turned, count)
+        sums, sizes = sums_by(nearest, turned, count)
         filled_ones, empty = np.flatnonzero(sizes), np.flatnonzero(sizes == 0)
         centres[filled_ones] = sums[filled_ones] / sizes[filled_ones, None]
         if len(empty):  # they go where points are served worst
@@ -280,19 +280,6 @@ def k_means(points: FloatArray, count: int, generator: np.random.Generator) -> F
             centres[empty] = turned[np.argsort(-errors, kind="stable")[: len(empty)]]
     found: FloatArray = (centres @ axes.T + mean).astype(np.float32)
     return found
-
-
-def _sums_by(
-    numbers: NDArray[np.integer[Any]], points: NDArray[np.floating[Any]], count: int
-) -> tuple[NDArray[np.floating[Any]], IntArray]:
-    """Return the sums (count, d) of points (N, d) with each number (N,), and how many these are."""
-    sizes = np.bincount(numbers, minlength=count)
-    there = np.flatnonzero(sizes)
-    sums = np.zeros((count, points.shape[1]), points.dtype)
-    if len(there):  # sorted by number, each stretch is summed at once
-        starts = (np.cumsum(sizes) - sizes)[there]
-        sums[there] = np.add.reduceat(points[np.argsort(numbers, kind="stable")], starts, axis=0)
-    return sums, sizes
 
 
 def _nearest(points: FloatArray, centres: FloatArray) -> NDArray[np.intp]:
