@@ -84,10 +84,9 @@ def plain_embedding(made: GeneralEmbedding, image: Tensor) -> NDArray[np.float64
     views = []
     for view in (image, image.flip(-1)):
         *_, before, last = (level[0].double().numpy() for level in made.backbone(view[None]))
-        average = unit(np.array([channel.mean() for channel in last]))
         cubes = [[np.maximum(channel, 1e-6) ** 3 for channel in level] for level in (last, before)]
         means = [unit(np.array([c.mean() ** (1 / 3) for c in level])) for level in cubes]
-        features = np.concatenate([average, *means])
+        features = np.concatenate(means)
         whitened = (features - made.mean.double().numpy()) @ made.projection.double().numpy()
         views.append(unit(whitened))
     return unit(views[0] + views[1])
@@ -97,7 +96,7 @@ def test_the_embedding_is_what_plain_loops_give() -> None:
     config, made = fitted()
     channels = made.backbone.channels
     assert made.backbone.levels == 2
-    assert made.projection.shape == (channels[0] + 2 * channels[1],) * 2
+    assert made.projection.shape == (sum(channels),) * 2
     images = torch.from_numpy(pixels(config)[:3]).float() / 255
     with torch.no_grad():
         got = made(images)
@@ -108,7 +107,7 @@ def test_the_embedding_is_what_plain_loops_give() -> None:
 
 def test_a_single_level_is_used_alone() -> None:
     _, made = fitted("model.levels=1", "model.rho=2.0")
-    assert made.mean.shape == (2 * made.backbone.channels[0],)
+    assert made.mean.shape == (made.backbone.channels[0],)
     with torch.no_grad():
         lengths = made(torch.rand(2, 3, 32, 32)).norm(dim=1)
     torch.testing.assert_close(lengths, torch.ones(2))

@@ -26,7 +26,7 @@ from phpq.model.pooling import generalized_spatial_pooling
 from phpq.model.weights import first_not_finite, load_matching, read_safetensors, write_safetensors
 
 GENERAL = "general.safetensors"
-LARGEST_DIM = 1024
+LARGEST_DIM = 4096
 FOCUS = 3.0  # of the generalized mean: between the average and the maximum
 # Of the mean variance, added to every variance within classes. There are more features than a small
 # training set can show the variances of; without it, directions that hardly vary there would
@@ -44,7 +44,7 @@ class GeneralEmbedding(nn.Module):
     def __init__(self, backbone: Backbone) -> None:
         super().__init__()
         self.backbone = backbone
-        features = sum(backbone.channels[-2:]) + backbone.channels[-1]
+        features = sum(backbone.channels[-2:])
         self.dim = min(features, LARGEST_DIM)
         self.register_buffer("mean", torch.zeros(features))
         self.register_buffer("projection", torch.zeros(features, self.dim))
@@ -52,12 +52,11 @@ class GeneralEmbedding(nn.Module):
     def describe(self, images: Tensor) -> Tensor:
         """Return the features (B, F) float32 of pixels (B, 3, H, W) in [0, 1], not yet whitened.
 
-        Average and generalized mean of the last level, then the generalized mean of the level
-        before, if there is one; each of unit length.
+        The generalized means of the last level and of the one before, if there is one; each of
+        unit length.
         """
         pyramid: list[Tensor] = self.backbone(images)
-        parts = [generalized_spatial_pooling(pyramid[-1], 1.0)]
-        parts += [generalized_spatial_pooling(level, FOCUS) for level in reversed(pyramid[-2:])]
+        parts = [generalized_spatial_pooling(level, FOCUS) for level in reversed(pyramid[-2:])]
         return torch.cat([F.normalize(part, dim=1) for part in parts], 1)
 
     def forward(self, images: Tensor) -> Tensor:
