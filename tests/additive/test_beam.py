@@ -30,7 +30,8 @@ def test_a_beam_keeps_what_is_given_and_leaves_spare_codewords_alone() -> None:
     given = np.full((50, 1), 3, np.uint8)
     assert (beam_search(products, gram, fixed=given)[:, 0] == 3).all()
     assert (beam_search(products, gram)[:, 0] == 3).any()
-    assert (beam_search(products, gram, spare=1)[:, 0] < 3).all()
+    codes = beam_search(products, gram, spare=(1, 0, 2))
+    assert (codes.max(axis=0) == (2, 3, 1)).all()
 
 
 def test_a_narrow_beam_follows_the_nearest_partial_sums() -> None:
@@ -40,20 +41,23 @@ def test_a_narrow_beam_follows_the_nearest_partial_sums() -> None:
     given = rng.integers(0, 6, (20, 1)).astype(np.uint8)
     products = np.einsum("nd,mkd->nmk", targets, words).astype(np.float32)
 
-    def followed(target: FloatArray, start: tuple[int, ...], spare: int) -> list[tuple[int, ...]]:
+    def followed(
+        target: FloatArray, start: tuple[int, ...], spare: tuple[int, ...]
+    ) -> list[tuple[int, ...]]:
         def error(code: tuple[int, ...]) -> float:
             total = sum(words[book, word] for book, word in enumerate(code))
             return float(np.square(target - total).sum())
 
         beams = [start]
         for book in range(len(start), 4):
-            allowed = range(6 - spare) if book == 0 else range(6)
+            allowed = range(6 - spare[book])
             beams = sorted(((*code, word) for code in beams for word in allowed), key=error)[:3]
         return beams
 
     gram = gram_matrix(words)
-    free = beam_search(products, gram, spare=2, width=3, keep=3)
+    free = beam_search(products, gram, spare=(2, 0, 3, 1), width=3, keep=3)
     tied = beam_search(products, gram, fixed=given, width=3)
     for row, target in enumerate(targets):
-        assert [tuple(code) for code in free[row].tolist()] == followed(target, (), 2)
-        assert tuple(tied[row].tolist()) == followed(target, tuple(given[row].tolist()), 0)[0]
+        assert [tuple(code) for code in free[row].tolist()] == followed(target, (), (2, 0, 3, 1))
+        start = tuple(given[row].tolist())
+        assert tuple(tied[row].tolist()) == followed(target, start, (0, 0, 0, 0))[0]

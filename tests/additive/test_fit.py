@@ -7,7 +7,7 @@ import pytest
 
 from made_up_kinds import made_up
 from phpq.additive.codebooks import SIZE
-from phpq.additive.fit import fit_additive, k_means
+from phpq.additive.fit import _least_squares, fit_additive, k_means
 from phpq.codes import score_codes
 from phpq.errors import ConfigError
 
@@ -47,6 +47,31 @@ def test_fitting_codewords_together_beats_one_after_the_other(
     monkeypatch.setattr("phpq.additive.fit._ROUNDS", 0)
     alone = fit_additive(rows, [None] * len(rows), num_codebooks=3).fitted_distortion
     assert together < 0.97 * alone
+
+
+def test_codewords_are_solved_for_while_those_before_them_stay() -> None:
+    rng = np.random.default_rng(0)
+    words = rng.normal(size=(2, 5, 3)).astype(np.float32)
+    targets = rng.normal(size=(40, 3)).astype(np.float32)
+    codes = rng.integers(0, 4, (40, 2)).astype(np.uint8)  # nothing takes the last codeword
+    begins = (3, 1)
+    found = _least_squares(targets, codes, words, begins)
+    places = [(book, word) for book in (0, 1) for word in range(begins[book], 5)]
+    matrix, rest = np.zeros((40 + len(places), len(places))), np.zeros((40 + len(places), 3))
+    for row in range(40):
+        rest[row] = targets[row]
+        for book in (0, 1):
+            if (book, codes[row, book]) in places:
+                matrix[row, places.index((book, codes[row, book]))] = 1
+            else:
+                rest[row] -= words[book, codes[row, book]]
+    for number, place in enumerate(places):  # each is drawn to where it was as by one more row
+        matrix[40 + number, number] = 1
+        rest[40 + number] = words[place]
+    expected = words.copy()
+    for place, solved in zip(places, np.linalg.lstsq(matrix, rest)[0], strict=True):
+        expected[place] = solved
+    assert np.allclose(found, expected, atol=1e-5)
 
 
 def test_as_many_codewords_as_rows_stay_as_short_as_the_rows() -> None:
@@ -89,7 +114,7 @@ def test_any_number_of_classes_each_with_a_code_of_its_own(kinds: int) -> None:
     books = fit_additive(rows, labels, num_codebooks=4)
     assert len(books.class_names) == kinds == len({tuple(c) for c in books.class_codes.tolist()})
     assert books.class_books == (1 if kinds <= 224 else 2)
-    assert books.spare == (SIZE - kinds if kinds <= 224 else 0)
+    assert books.spare == ((SIZE - kinds, 96, 96, 96) if kinds <= 224 else (0, 0, 96, 96))
     # Codewords are fitted to rows as they are encoded, also where codes only come near prototypes.
     assert books.distortion(rows, labels) == pytest.approx(books.fitted_distortion, rel=1e-3)
     codes = books.encode(rows, labels)
@@ -111,7 +136,7 @@ def test_rows_without_label_have_codewords_of_their_own_beside_the_classes() -> 
     half = [name if n % 2 else None for n, name in enumerate(labels)]
     books = fit_additive(rows, half, num_codebooks=4)
     codes = books.encode(rows, half)
-    assert books.spare == 32
+    assert books.spare == (32, 96, 96, 96)
     kinds = np.array(labels)
     scores = score_codes(books.lookup_tables(rows), codes)
     np.fill_diagonal(scores, -np.inf)

@@ -9,3 +9,4 @@ from phpq.additive.fit import FIT_ROWS as FIT_ROWS
 from phpq.additive.fit import TRUST as TRUST
 from phpq.additive.fit import fit_additive as fit_additive
 from phpq.additive.fit import k_means as k_means
+from phpq.additive.grow import grow_additive as grow_additive

@@ -5,13 +5,13 @@ Importing this module does not load numba; the first search does.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import cache
 from typing import Any
 
 import numpy as np
 
-from phpq.codes import CodeArray, FloatArray
+from phpq.codes import CodeArray, FloatArray, IntArray
 
 BEAM = 8  # partial codes that are followed while a row is encoded
 _BLOCK = 512  # targets looked at at once
@@ -23,22 +23,25 @@ def beam_search(
     gram: FloatArray,
     *,
     fixed: CodeArray | None = None,
-    spare: int = 0,
+    spare: Sequence[int] = (),
     width: int = BEAM,
     keep: int = 1,
 ) -> CodeArray:
     """Find codes whose sum of codewords is near a target, one codebook after the other.
 
     Takes the inner products (n, M, K) of targets and codewords, and those of codewords with each
-    other, (M, K, M, K). `fixed` (n, P) gives the first indices; the last `spare` codewords of the
-    first book are not used. Returns the best codes (n, M) uint8; with `keep` > 1 that many of each
-    target, best first, (n, keep, M). Only comparisons and sums of single rows: a row's code does
-    not depend on the rows beside it. Of partial codes at one distance the first is followed.
+    other, (M, K, M, K). `fixed` (n, P) gives the first indices; `spare` says how many
+    codewords at the end of each book are not used. Returns the best codes (n, M) uint8; with
+    `keep` > 1 that many of each target, best first, (n, keep, M). Only comparisons and
+    sums of single rows: a row's code does not depend on the rows beside it. Of partial codes at one
+    distance the first is followed.
     """
     count, books, _ = products.shape
     given = np.empty((count, 0), np.uint8) if fixed is None else np.ascontiguousarray(fixed)
+    words = np.full(books, gram.shape[1])
+    words[: len(spare)] -= np.asarray(spare, np.int64)
     found = np.zeros((count, width, books), np.uint8)
-    _compiled()(products, gram, np.einsum("mkmk->mk", gram).copy(), given, spare, found)
+    _compiled()(products, gram, np.einsum("mkmk->mk", gram).copy(), given, words, found)
     return found[:, 0] if keep == 1 else found[:, :keep]
 
 
@@ -55,7 +58,7 @@ def _follow(  # noqa: C901
     gram: FloatArray,
     squares: FloatArray,
     given: CodeArray,
-    spare: int,
+    allowed: IntArray,
     found: CodeArray,
 ) -> None:
     """Fill (n, width, M) with the codes of each target, best first; compiled by numba."""
@@ -71,7 +74,7 @@ def _follow(  # noqa: C901
         costs[0] = 0
         beams = 1
         for book in range(first, books):
-            words = size - spare if book == 0 else size
+            words = allowed[book]
             kept = 0
             for beam in range(beams):
                 for word in range(words):

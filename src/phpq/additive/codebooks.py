@@ -45,7 +45,7 @@ class AdditiveCodebooks(Codebooks):
     projection: FloatArray  # (D, d)
     class_names: tuple[str, ...] = ()
     class_codes: CodeArray  # (C, P): the codewords, one of each of the first P books, of each class
-    spare: int = 0  # codewords at the end of the first book that no row uses yet, if P is 1
+    spare: tuple[int, ...] = ()  # codewords at the end of each book that no row uses yet
     trust: float = 0.0  # how far labels are trusted, 0 to 1
     sharpness: float = 16.0  # of `likely`
     typical: float = 1.0  # inner product of a row with the mean of its class, itself left out
@@ -131,8 +131,8 @@ class AdditiveCodebooks(Codebooks):
         own = self.vectors(embeddings)
         centres = prototypes(own, number_labels(labels, names), len(names), self.typical)
         words = self.codewords.copy()
-        slots = min(self.spare, len(names)) if self.class_books == 1 else 0
-        first = SIZE - self.spare
+        slots = min(self.spare[0], len(names)) if self.class_books == 1 else 0
+        first = SIZE - self.spare[0]
         words[0, first : first + slots] = centres[:slots]
         codes: list[tuple[int, ...]] = [(first + slot,) for slot in range(slots)]
         taken = {tuple(code) for code in self.class_codes.tolist()} | set(codes)
@@ -143,7 +143,7 @@ class AdditiveCodebooks(Codebooks):
         return replace(
             self,
             codewords=words,
-            spare=self.spare - slots,
+            spare=(self.spare[0] - slots, *self.spare[1:]),
             class_names=(*self.class_names, *names),
             class_codes=class_codes,
         )
@@ -206,8 +206,8 @@ class AdditiveCodebooks(Codebooks):
             facts: dict[str, Any] = json.loads(
                 json.loads(data[8 : 8 + length])["__metadata__"]["facts"]
             )
-            facts |= load(data) | {"class_names": tuple(facts["class_names"])}
-            return cls(**facts)
+            facts |= {name: tuple(facts[name]) for name in ("class_names", "spare")}
+            return cls(**facts, **load(data))
         except (SafetensorError, ValueError, KeyError, TypeError) as error:
             raise FormatError(
                 f"The gallery's codebooks are damaged: {error}. Restore the file from a copy, or "
@@ -278,13 +278,16 @@ class AdditiveCodebooks(Codebooks):
 
     def _nearest(self, targets: FloatArray, fixed: CodeArray | None = None) -> CodeArray:
         """Return the codes (n, M) whose sums are nearest; `fixed` (n, P) are the first of them."""
-        gram = self._once("gram", lambda: gram_matrix(self.codewords))
+        gram, spare = (
+            self._once("gram", lambda: gram_matrix(self.codewords)),
+            self.spare[: self.num_codebooks],
+        )
         codes = np.empty((len(targets), self.num_codebooks), np.uint8)
         for start in range(0, len(targets), _BLOCK):
             part = slice(start, start + _BLOCK)
             given = None if fixed is None else fixed[part]
             tables = self._tables(targets[part])
-            codes[part] = beam_search(tables, gram, fixed=given, spare=self.spare)
+            codes[part] = beam_search(tables, gram, fixed=given, spare=spare)
         return codes
 
     def _sums(self, codes: CodeArray) -> FloatArray:

@@ -7,6 +7,7 @@ squares to the codes that a beam search finds with them.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -38,6 +39,7 @@ _STEPS, _ITERATIONS = 5, 8  # of k-means: numbers of directions, and rounds in e
 _WITHIN = 0.8  # share of the gallery's own within-class scatter in its covariance, with many labels
 _SHRINK = 0.3  # of the mean variance, added to every direction
 _SPARE = 32  # codewords of the first codebook that are left for classes to come
+_LATER = 96  # of each of the others, for rows to come: grow.py
 _SHARPNESS = np.geomspace(2, 64, 26)
 _SCORES = 2_000_000  # of classes that the sharpness is chosen by
 
@@ -79,6 +81,7 @@ def fit_additive(
             class_names=names,
             class_codes=np.zeros((len(names), 0), np.uint8),
             trust=trust if names else 0.0,
+            spare=(SIZE,) * num_codebooks,
             fitted_rows=len(rows),
         )
         own = books.vectors(rows)
@@ -95,7 +98,7 @@ def fit_additive(
     books = _with_prototypes(books, means, own[classes < 0], generator)
     # With prototypes as codes can say them, since rows are encoded with those.
     targets, classes = books.places(own, classes)
-    books = _with_residuals(books, targets, classes, generator)
+    books = with_words(books, targets, classes, SIZE - _LATER, generator)
     return replace(books, fitted_distortion=mean_square(targets - _sums(books, targets, classes)))
 
 
@@ -171,7 +174,7 @@ def _with_prototypes(
         if free:
             words[0, count : count + free] = k_means(unlabelled, free, generator)
         codes = np.arange(count, dtype=np.uint8)[:, None]
-        spare = SIZE - count - free
+        spare = (SIZE - count - free, *books.spare[1:])
         return replace(books, codewords=words, class_codes=codes, spare=spare)
     used = min(2 if count <= SIZE * SIZE // 2 else 3, books.num_codebooks)
     left = np.concatenate([means, unlabelled])
@@ -184,29 +187,38 @@ def _with_prototypes(
         # Two classes with one code would be one class.
         codes_of.append(next((code for code in near if code not in taken), near[0]))
         taken.add(codes_of[-1])
-    return replace(books, codewords=words, class_codes=np.array(codes_of, np.uint8))
+    spare = (0,) * used + books.spare[used:]
+    return replace(books, codewords=words, class_codes=np.array(codes_of, np.uint8), spare=spare)
 
 
-def _with_residuals(
+def with_words(
     books: AdditiveCodebooks,
     targets: FloatArray,
     classes: IntArray,
+    count: int,
     generator: np.random.Generator,
 ) -> AdditiveCodebooks:
-    """Fit the other books to what the first leave of the rows."""
+    """Fit spare codewords, at most `count` of each book after the first, to places of rows.
+
+    The first books are those of the classes. Other codewords stay as they are, but rows use them.
+    """
     first, words = books.class_books, books.codewords.copy()
+    begins = [SIZE - spare for spare in books.spare]
+    ends = [min(begin + count, SIZE) for begin in begins]
     left = targets - _chosen_sum(words[:first], _first_codes(books, targets, classes))
     for book in range(first, books.num_codebooks):
-        words[book] = k_means(left, SIZE, generator)
-        left = left - words[book][_nearest(left, words[book])]
+        mine, end = words[book], ends[book]
+        mine[begins[book] : end] = k_means(left, end - begins[book], generator)
+        left = left - mine[_nearest(left, mine[:end])]
+    spare = books.spare[:first] + tuple(SIZE - end for end in ends[first:])
+    books = replace(books, codewords=words, spare=spare)
     # Where each row has a codeword for itself there is nothing to improve.
-    for _ in range(_ROUNDS if len(targets) > SIZE else 0):
-        books = replace(books, codewords=words)
-        codes = books.codes_of_targets(targets, classes)
-        words = words.copy()
+    for _ in range(_ROUNDS if len(targets) > count else 0):
+        codes, words = books.codes_of_targets(targets, classes), books.codewords.copy()
         rest = targets - _chosen_sum(words[:first], codes[:, :first])
-        words[first:] = _least_squares(rest, codes[:, first:], words[first:])
-    return replace(books, codewords=words)
+        words[first:] = _least_squares(rest, codes[:, first:], words[first:], begins[first:])
+        books = replace(books, codewords=words)
+    return books
 
 
 def _first_codes(books: AdditiveCodebooks, targets: FloatArray, classes: IntArray) -> CodeArray:
@@ -222,8 +234,13 @@ def _first_codes(books: AdditiveCodebooks, targets: FloatArray, classes: IntArra
     return codes
 
 
-def _least_squares(targets: FloatArray, codes: CodeArray, words: FloatArray) -> FloatArray:
-    """Return the codewords (B, K, d) whose sums, as codes (N, B) choose them, are nearest."""
+def _least_squares(
+    targets: FloatArray, codes: CodeArray, words: FloatArray, begins: Sequence[int]
+) -> FloatArray:
+    """Return the codewords (B, K, d) whose sums, as codes (N, B) choose them, are nearest.
+
+    Of each book those before the place that `begins` says stay.
+    """
     books, size, dim = words.shape
     normal = np.zeros((books * size, books * size))
     sums = np.zeros((books * size, dim))
@@ -235,10 +252,11 @@ def _least_squares(targets: FloatArray, codes: CodeArray, words: FloatArray) -> 
             normal[one * size : (one + 1) * size, other * size : (other + 1) * size] = block
     # As if each old codeword were one more row: without, where there are about as many codewords as
     # rows, the solution goes anywhere to meet every row. Codewords of no row stay where they are.
-    used = np.flatnonzero(normal.diagonal())
+    moving = (np.arange(size) >= np.asarray(begins)[:, None]).ravel() & (normal.diagonal() > 0)
     solved = words.reshape(-1, dim).copy()
-    weighed = normal[np.ix_(used, used)] + np.eye(len(used))
-    solved[used] = np.linalg.solve(weighed, sums[used] + solved[used])
+    weighed = normal[np.ix_(moving, moving)] + np.eye(moving.sum())
+    others = normal[np.ix_(moving, ~moving)] @ solved[~moving]
+    solved[moving] = np.linalg.solve(weighed, sums[moving] - others + solved[moving])
     return solved.reshape(books, size, dim)
 
 

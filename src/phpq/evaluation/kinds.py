@@ -19,6 +19,7 @@ from phpq.additive import (
     AdditiveCodebooks,
     class_means,
     fit_additive,
+    grow_additive,
     k_means,
     number_labels,
     unit_rows,
@@ -67,6 +68,7 @@ class Way:
     labels: UseOfLabels = "without"  # of the gallery
     norm: QueryNorm = "raw"  # of queries, see `Codebooks.lookup_tables`
     trust: float = 0.0  # how far rows move to the mean of their class before they are coded
+    fitted: IntArray | None = None  # rows whose codebooks `fit` returns; others come to them later
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,13 +99,13 @@ def with_labels(way: Way, trust: float) -> Way:
 def fitted_to(way: Way, rows: IntArray, names: Names) -> Way:
     """Return search by codebooks that are fitted to these rows of the N images, for any gallery.
 
-    Classes that only its other rows have, by the N names, are added to the codebooks.
+    Its other rows are added to these, as to a gallery that grows and is not fitted again.
     """
     if way.fit is None:
         return way
     mine = _used(way, [names[row] for row in rows])
     books = way.fit(_moved(way, way.embeddings[rows], mine), mine)
-    return replace(way, fit=lambda *_: books)
+    return replace(way, fit=lambda *_: books, fitted=rows)
 
 
 def pq_codes(images: FloatArray, bits: int, *, codebook_size: int) -> Way:
@@ -201,8 +203,13 @@ def _scorer(
         return (lambda part: asking[part] @ rows.T), floats, floats / 8
     books = way.fit(rows, mine)
     if isinstance(books, AdditiveCodebooks):
-        books = books.with_classes(rows, mine)
-        codes, overhead = books.encode(rows, mine), books.memory_bytes()
+        codes = books.encode(rows, mine)
+        late = [] if way.fitted is None else np.flatnonzero(~np.isin(gallery, way.fitted)).tolist()
+        if late:
+            added = [mine[row] for row in late]
+            books = grow_additive(books, rows[late], added)
+            codes[late] = books.encode(rows[late], added)
+        overhead = books.memory_bytes()
     else:
         codes, overhead = books.encode(rows), books.codewords.nbytes
 

@@ -91,8 +91,8 @@ def code_records(
 
     Records without a code have an embedding. The others come from the version of `before`, and keep
     their codes if those mean the same now, but for those in `relabelled`, ids with the labels that
-    they had. The first images of all have the codebooks fitted to them; classes that come later are
-    added to the codebooks, which leaves earlier codes valid.
+    they had. The first images of all have the codebooks fitted to them; what comes later is added
+    to the codebooks, which leaves earlier codes valid.
     """
     manifest, had = store.manifest, relabelled or {}
     fresh = not len(store) or before.manifest.fit != manifest.fit
@@ -104,7 +104,7 @@ def code_records(
         waiting = [records[place] for place in places]
         labels = [record.label for record in waiting]
         vectors = _vectors(waiting, [had.get(each.id, each.label) for each in waiting], before)
-        books = _with_books(store, vectors, labels)
+        books = _with_books(store, vectors, labels, come=not had)
         for place, code in zip(places, books.encode(vectors, labels), strict=True):
             done[place] = replace(records[place], code=code)
     if not manifest.keep_embeddings:
@@ -128,10 +128,13 @@ def _vectors(
 
 
 def _with_books(
-    store: GalleryStore, vectors: FloatArray, labels: Sequence[str | None]
+    store: GalleryStore, vectors: FloatArray, labels: Sequence[str | None], *, come: bool
 ) -> AdditiveCodebooks:
-    """Return the store's codebooks, fitted now if it is empty, with the classes of some rows."""
-    from phpq.additive import fit_additive
+    """Return the store's codebooks, fitted now if it is empty, with the classes of some rows.
+
+    Rows that come to the gallery may take spare codewords; those that it holds have had theirs.
+    """
+    from phpq.additive import fit_additive, grow_additive
 
     manifest = store.manifest
     if not len(store):
@@ -146,7 +149,8 @@ def _with_books(
     had = [record.label for record in young]
     if young:
         vectors = np.concatenate([_vectors(young, had, store), vectors])
-    books = _without(known, set(had)).with_classes(vectors, [*had, *labels])
+    add = grow_additive if come else AdditiveCodebooks.with_classes
+    books = add(_without(known, set(had)), vectors, [*had, *labels])
     if books is not known:
         store.describe(replace(manifest, books=write_codebooks(store.folder, books)))
     if young:  # until this commit they stand at the prototype of before, which is no wrong place

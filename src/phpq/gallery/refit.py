@@ -21,6 +21,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from phpq.additive import FIT_ROWS, AdditiveCodebooks
+from phpq.additive.grow import FEW, WORSE
 from phpq.codes import CodeArray, FloatArray, IntArray
 from phpq.data.places import origin_at
 from phpq.errors import ConfigError
@@ -37,8 +38,6 @@ if TYPE_CHECKING:
     from phpq.model import Model
 
 DUE_ROWS = 2.0  # times the rows at the fit: a refit is due
-_LOOK_AFTER = 0.01  # share of the rows at the fit that must come before the fit is looked at
-DUE_DISTORTION = 1.25  # times that at the fit: a refit is due
 _MOST_ROWS = 2 * FIT_ROWS  # with rows of classes that the sample has missed
 _CHECKED_ROWS = 5000  # whose distortion is measured
 _STRETCH = 2048  # numbers of rows whose embeddings are one file
@@ -239,7 +238,7 @@ def describe_fit(store: GalleryStore) -> Fit:
         due = f"its codebooks do not know {unknown:,} of its {len(labels):,} labels"
     elif books.crowded:
         due = f"{books.crowded:,} of its kinds have the code of another"
-    elif now is not None and now > DUE_DISTORTION * books.fitted_distortion + 1e-3:
+    elif now is not None and now > WORSE * books.fitted_distortion + 1e-3:
         due = f"its codes are off by {now:.3g}, and were by {books.fitted_distortion:.3g} at first"
     fitted = (manifest.fitted_rows, books.fitted_distortion)
     return Fit(len(books.class_names), unknown, *fitted, now, due if rows else None)
@@ -251,7 +250,7 @@ def outgrown(store: GalleryStore, added: int) -> bool:
     if not (manifest.owns_codebooks and manifest.keep_embeddings and len(store)):
         return False
     # Looking takes a second or two: a few images more cannot change much, unless of a new class.
-    if added < _LOOK_AFTER * manifest.fitted_rows and not store.own_codebooks().crowded:
+    if added < FEW * manifest.fitted_rows and not store.own_codebooks().crowded:
         return False
     return describe_fit(store).due is not None
 
