@@ -104,7 +104,7 @@ def code_records(
         waiting = [records[place] for place in places]
         labels = [record.label for record in waiting]
         vectors = _vectors(waiting, [had.get(each.id, each.label) for each in waiting], before)
-        books = _with_books(store, vectors, labels, come=not had)
+        books = _with_books(store, vectors, labels)
         for place, code in zip(places, books.encode(vectors, labels), strict=True):
             done[place] = replace(records[place], code=code)
     if not manifest.keep_embeddings:
@@ -128,12 +128,9 @@ def _vectors(
 
 
 def _with_books(
-    store: GalleryStore, vectors: FloatArray, labels: Sequence[str | None], *, come: bool
+    store: GalleryStore, vectors: FloatArray, labels: Sequence[str | None]
 ) -> AdditiveCodebooks:
-    """Return the store's codebooks, fitted now if it is empty, with the classes of some rows.
-
-    Rows that come to the gallery may take spare codewords; those that it holds have had theirs.
-    """
+    """Return the store's codebooks, fitted now if it is empty, that serve some rows."""
     from phpq.additive import fit_additive, grow_additive
 
     manifest = store.manifest
@@ -149,8 +146,7 @@ def _with_books(
     had = [record.label for record in young]
     if young:
         vectors = np.concatenate([_vectors(young, had, store), vectors])
-    add = grow_additive if come else AdditiveCodebooks.with_classes
-    books = add(_without(known, set(had)), vectors, [*had, *labels])
+    books = grow_additive(_without(known, set(had)), vectors, [*had, *labels])
     if books is not known:
         store.describe(replace(manifest, books=write_codebooks(store.folder, books)))
     if young:  # until this commit they stand at the prototype of before, which is no wrong place
