@@ -136,7 +136,7 @@ def test_rows_without_label_have_codewords_of_their_own_beside_the_classes() -> 
     half = [name if n % 2 else None for n, name in enumerate(labels)]
     books = fit_additive(rows, half, num_codebooks=4)
     codes = books.encode(rows, half)
-    assert books.spare == (32, 96, 96, 96)
+    assert books.spare == (32, 48, 48, 48)
     kinds = np.array(labels)
     scores = score_codes(books.lookup_tables(rows), codes)
     np.fill_diagonal(scores, -np.inf)

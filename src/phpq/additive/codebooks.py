@@ -206,8 +206,8 @@ class AdditiveCodebooks(Codebooks):
             facts: dict[str, Any] = json.loads(
                 json.loads(data[8 : 8 + length])["__metadata__"]["facts"]
             )
-            facts |= {name: tuple(facts[name]) for name in ("class_names", "spare")}
-            return cls(**facts, **load(data))
+            facts |= {name: tuple(facts[name]) for name in ("class_names", "spare")} | load(data)
+            return cls(**facts)
         except (SafetensorError, ValueError, KeyError, TypeError) as error:
             raise FormatError(
                 f"The gallery's codebooks are damaged: {error}. Restore the file from a copy, or "

@@ -39,7 +39,7 @@ _STEPS, _ITERATIONS = 5, 8  # of k-means: numbers of directions, and rounds in e
 _WITHIN = 0.8  # share of the gallery's own within-class scatter in its covariance, with many labels
 _SHRINK = 0.3  # of the mean variance, added to every direction
 _SPARE = 32  # codewords of the first codebook that are left for classes to come
-_LATER = 96  # of each of the others, for rows to come: grow.py
+_LATER = 96  # of each of the others, for rows to come (grow.py), if all rows are labelled
 _SHARPNESS = np.geomspace(2, 64, 26)
 _SCORES = 2_000_000  # of classes that the sharpness is chosen by
 
@@ -96,9 +96,11 @@ def fit_additive(
     own, classes = own[sample], classes[sample]
     books = replace(books, sharpness=_sharpness(own, classes, means))
     books = _with_prototypes(books, means, own[classes < 0], generator)
+    # Rows that stand at themselves need every codeword: a gallery of these is better fitted again.
+    later = round(_LATER * float((classes >= 0).mean()))
     # With prototypes as codes can say them, since rows are encoded with those.
     targets, classes = books.places(own, classes)
-    books = with_words(books, targets, classes, SIZE - _LATER, generator)
+    books = with_words(books, targets, classes, SIZE - later, generator)
     return replace(books, fitted_distortion=mean_square(targets - _sums(books, targets, classes)))
 
 
