@@ -34,7 +34,7 @@ from phpq.data import Dataset, LabelledImages, decode_square, mark_mask
 from phpq.data.batches import Views
 from phpq.demo import FULL
 from phpq.explain.heatmap import Evidence, cell_offsets, fuse_levels, match_evidence
-from phpq.model import Model, Network, build_method, load
+from phpq.model import Network, TorchModel, build_method, load
 from phpq.training import train_run
 
 Mask = NDArray[np.bool_]
@@ -98,7 +98,7 @@ def hull_of(mask: Mask) -> Mask:
     return np.asarray(image, np.bool_) | mask
 
 
-def pooling_shares(model: Model, query: Query) -> tuple[FloatArray, ...]:
+def pooling_shares(model: TorchModel, query: Query) -> tuple[FloatArray, ...]:
     """Return x^rho / sum x^rho over places, added over channels: (h_i, w_i) a level; no code."""
     network = phpq_network(model)
     with torch.no_grad():
@@ -111,7 +111,7 @@ def pooling_shares(model: Model, query: Query) -> tuple[FloatArray, ...]:
         return tuple((p / p.sum((1, 2), keepdim=True)).mean(0).numpy() for p in powers)
 
 
-def true_slopes(model: Model, query: Query) -> tuple[FloatArray, ...]:
+def true_slopes(model: TorchModel, query: Query) -> tuple[FloatArray, ...]:
     """Return the support by the slope of the unit query, whose lengths are not held fixed."""
     network = phpq_network(model)
     words = torch.tensor(model.codebooks.decode(query.code[None]))
@@ -126,21 +126,21 @@ def true_slopes(model: Model, query: Query) -> tuple[FloatArray, ...]:
     return tuple(part.clamp(min=0).sum(0).numpy() for part in parts)
 
 
-def phpq_network(model: Model) -> Network:
+def phpq_network(model: TorchModel) -> Network:
     """Return the network of a model of PHPQ."""
     if not isinstance(model.network, Network):
         raise SystemExit(f"{type(model.network).__name__} has no pooling to explain.")
     return model.network
 
 
-def makers(model: Model, train: LabelledImages) -> dict[str, Maker]:
+def makers(model: TorchModel, train: LabelledImages) -> dict[str, Maker]:
     """Return every kind of map, by name."""
     side = model.card.config.data.store_size
     offsets = cell_offsets(model.network.backbone)
     depth = len(offsets)
     torch.manual_seed(0)
     untrained = build_method(model.card.config, len(model.class_names))
-    blank = Model(untrained, model.card, device=torch.device("cpu"), epochs=0)
+    blank = TorchModel(untrained, model.card, device=torch.device("cpu"), epochs=0)
     rng = np.random.default_rng(0)
     middle = np.arange(side) - (side - 1) / 2
     centre = -np.add.outer(middle**2, middle**2)
@@ -181,7 +181,7 @@ def makers(model: Model, train: LabelledImages) -> dict[str, Maker]:
     return found
 
 
-def read_queries(model: Model, birds: Dataset, count: int) -> list[Query]:
+def read_queries(model: TorchModel, birds: Dataset, count: int) -> list[Query]:
     """Search with `count` test images, spread over the species."""
     config = model.card.config.data
     if config.store_size != birds.test.read(0).width or config.eval_crop != 1:
@@ -200,7 +200,7 @@ def read_queries(model: Model, birds: Dataset, count: int) -> list[Query]:
     ]
 
 
-def scores_of(model: Model, queries: list[Query], pixels: list[Pixels]) -> FloatArray:
+def scores_of(model: TorchModel, queries: list[Query], pixels: list[Pixels]) -> FloatArray:
     """Score images, shown as they are in `pixels`, with the codes of the queries: (Q,)."""
     embeddings = model.embed_pixels(np.stack(pixels))
     tables = model.codebooks.lookup_tables(embeddings, norm=model.query_norm)
@@ -208,7 +208,7 @@ def scores_of(model: Model, queries: list[Query], pixels: list[Pixels]) -> Float
     return np.array([score_codes(t[None], q.code[None])[0, 0] for t, q in pairs])
 
 
-def measure(name: str, maker: Maker, model: Model, queries: list[Query]) -> Row:
+def measure(name: str, maker: Maker, model: TorchModel, queries: list[Query]) -> Row:
     """Measure one kind of map."""
     maps = [maker(query) for query in queries]
     hulls = [hull_of(query.marks) for query in queries]
@@ -247,7 +247,7 @@ def main() -> None:
             config = FULL.config(BITS, seed=options.seed)
             model = train_run(birds, config, Path(folder) / "run", device="cpu")
     else:
-        model = load(options.run, device="cpu")
+        model = load(options.run, device="cpu", runtime="torch")
     queries = read_queries(model, birds, options.images)
     rows = [
         measure(name, maker, model, queries) for name, maker in makers(model, birds.train).items()

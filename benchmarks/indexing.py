@@ -31,7 +31,7 @@ from phpq.config import RunConfig
 from phpq.data import decode_square, plumage
 from phpq.data.decode import IMAGE_EXTENSIONS
 from phpq.gallery import Gallery
-from phpq.model import Model, build_method, resolve_device
+from phpq.model import TorchModel, build_method, resolve_device
 from phpq.model.checkpoint import ModelCard
 
 TARGET = 1.3
@@ -80,17 +80,17 @@ def draw_photos(folder: Path, count: int, size: tuple[int, int]) -> list[Path]:
     return files
 
 
-def build_model(backbone: str, device: str) -> Model:
+def build_model(backbone: str, device: str) -> TorchModel:
     """Return an untrained model with the default settings: speed does not hang on weights."""
     config = RunConfig()
     config = replace(config, model=replace(config.model, backbone=backbone, weights="none"))
     torch.manual_seed(0)
     network = build_method(config, 10)
     card = ModelCard(config=config, class_names=tuple("abcdefghij"), dataset="plumage")
-    return Model(network, card, device=resolve_device(device), epochs=0)
+    return TorchModel(network, card, device=resolve_device(device), epochs=0)
 
 
-def measure(model: Model, files: Sequence[Path], *, batch_size: int, repeats: int) -> Speed:
+def measure(model: TorchModel, files: Sequence[Path], *, batch_size: int, repeats: int) -> Speed:
     """Time the three, in turns."""
     config = model.card.config.data
     squares = np.stack([decode_square(file, config) for file in files[:_KEPT]])

@@ -78,7 +78,7 @@ def make_gallery(folder: Path, rows: int, *, backbone: str) -> Path:
     from phpq.gallery import Gallery, Record
     from phpq.gallery.advice import draw_codes
     from phpq.gallery.store import GalleryStore
-    from phpq.model import Model, build_method, resolve_device
+    from phpq.model import TorchModel, build_method, resolve_device
     from phpq.model.checkpoint import ModelCard
 
     config = RunConfig()
@@ -86,7 +86,7 @@ def make_gallery(folder: Path, rows: int, *, backbone: str) -> Path:
     torch.manual_seed(0)
     network = build_method(config, 10)
     card = ModelCard(config=config, class_names=tuple("abcdefghij"), dataset="made up")
-    model = Model(network, card, device=resolve_device("cpu"), epochs=0)
+    model = TorchModel(network, card, device=resolve_device("cpu"), epochs=0)
     path = folder / "made-up.gallery"
     Gallery.create(path, model)
     store = GalleryStore.open(path)

@@ -106,14 +106,14 @@ def make_gallery(path: Path, codes: CodeArray) -> Codebooks:
 
     from phpq.config import RunConfig, with_bits
     from phpq.gallery import Gallery
-    from phpq.model import Model, build_method, resolve_device
+    from phpq.model import TorchModel, build_method, resolve_device
     from phpq.model.checkpoint import ModelCard
 
     config = with_bits(RunConfig(), 8 * BOOKS)
     config = replace(config, model=replace(config.model, backbone="resnet18", weights="none"))
     torch.manual_seed(0)
     card = ModelCard(config=config, class_names=tuple("abcdefghij"), dataset="drawn")
-    model = Model(build_method(config, 10), card, device=resolve_device("cpu"), epochs=0)
+    model = TorchModel(build_method(config, 10), card, device=resolve_device("cpu"), epochs=0)
     Gallery.create(path, model)
     dataset = GalleryStore.open(path).dataset
     dataset.add_columns(pa.schema([pa.field("year", pa.int64())]))

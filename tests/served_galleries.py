@@ -28,7 +28,7 @@ from phpq.gallery import Gallery
 from phpq.gallery.shards import Shards
 from phpq.gallery.view import Page
 from phpq.gallery.views import Views
-from phpq.model import Model
+from phpq.model import TorchModel
 from phpq.model.checkpoint import ModelCard
 from phpq.serve import ServerSettings, create_app
 from phpq.serve.services import Follower
@@ -43,10 +43,10 @@ LABELS = ("finch", "heron", "owl", "wren")
 
 
 @functools.cache
-def tiny_model() -> Model:
+def tiny_model() -> TorchModel:
     """Return an untrained model: what is served does not depend on what was learned."""
     card = ModelCard(config=tiny_config(), class_names=LABELS, dataset="plumage")
-    return Model(tiny_network(), card, device=torch.device("cpu"), epochs=0)
+    return TorchModel(tiny_network(), card, device=torch.device("cpu"), epochs=0)
 
 
 @functools.cache

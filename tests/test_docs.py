@@ -24,7 +24,12 @@ SMALL = {
     "--weights": "none",
     "--backbone": "test_resnet",
     "--epochs": "1",
-    "--set": ["data.store_size=32", "data.crop_size=32", "data.eval_size=32"],
+    "--set": [
+        "data.store_size=32",
+        "data.crop_size=32",
+        "data.eval_size=32",
+        "training.onnx=false",
+    ],
 }
 # Why a command line of the README is not run here. A new one is run, or gets a reason.
 NOT_RUN = {

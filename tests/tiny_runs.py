@@ -77,6 +77,7 @@ TINY: dict[str, dict[str, Any]] = {
         "workers": 1,
         "evaluate_every": 2,
         "checkpoint_seconds": 0.0,
+        "onnx": False,  # takes longer than all the rest
     },
 }
 

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from phpq._version import __version__
 from phpq.config import DataConfig, RunConfig, to_dict, with_bits
 from phpq.data import Dataset, data_home, learned_part, open_dataset
-from phpq.errors import ConfigError, DataError, PhpqError
+from phpq.errors import ConfigError, DataError, PhpqError, missing_extra
 from phpq.evaluation.coded import FOLDER
 from phpq.evaluation.embedding import Embed, Progress, find_bad_images
 from phpq.evaluation.history import epoch_scores, read_rows
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-    from phpq.model import Model
+    from phpq.model import Model, TorchModel
     from phpq.training import Reporter
     from phpq.training.distributed import Group
 
@@ -50,7 +50,7 @@ def train(  # noqa: PLR0913  every way to say what is to be learned, by name
     resume: bool = False,
     reporter: Reporter | None = None,
     group: Group | None = None,
-) -> Model:
+) -> TorchModel:
     """Train a model on a data set and write its run folder.
 
     Args:
@@ -75,8 +75,10 @@ def train(  # noqa: PLR0913  every way to say what is to be learned, by name
             f"method={method!r} and a config contradict each other. Set method.name in the config."
         )
     run = open_run(source, config=config, method=method, bits=bits, out=out, resume=resume)
-    from phpq.training import train_run
-
+    try:
+        from phpq.training import train_run
+    except ModuleNotFoundError as error:
+        raise missing_extra(error, "Training") from error
     return train_run(*run, device=device, resume=resume, reporter=reporter, group=group)
 
 
@@ -86,6 +88,7 @@ def evaluate(
     out: str | Path | None = None,
     *,
     device: str = "auto",
+    runtime: str = "auto",
     own_codebooks: bool = False,
     progress: Progress | None = None,
 ) -> Evaluation:
@@ -100,6 +103,7 @@ def evaluate(
             default `evaluation` in the run folder. For a model without a folder nothing is written
             unless `out` says where.
         device: Where a run's model is put; a model that is given stays where it is.
+        runtime: What computes, as for `phpq.load`.
         own_codebooks: Also search by codebooks that the gallery owns, without and with its labels;
             embeds every image twice more.
         progress: Called with (what is done, images done, images in all).
@@ -107,7 +111,7 @@ def evaluate(
     from phpq.model import Model, load
 
     run = None if isinstance(model, Model) else Path(model)
-    loaded = model if isinstance(model, Model) else load(model, device=device)
+    loaded = model if isinstance(model, Model) else load(model, device=device, runtime=runtime)
     dataset = open_origin(loaded.card.dataset) if source is None else as_dataset(source)
     local = run is not None and run.is_dir()  # a hub id is no folder to write to
     folder = Path(out) if out else run / FOLDER if run is not None and local else None
@@ -131,21 +135,23 @@ def evaluate(
 def _frozen_features(model: Model) -> Embed | None:
     """Return the features of the model's backbone as training found it, where they are wanted.
 
-    None if no classes were held out, or if it began from no weights or those are not here.
+    None if no classes were held out, or if it began from no weights, or those or torch are not
+    here.
     """
     config = model.card.config
     if not config.data.holdout_classes or config.model.weights == "none":
         return None
-    from phpq.model.general import frozen_features
-    from phpq.model.retrieval import apply_to_pixels
-
     try:
-        describe = frozen_features(config.model, model.device)
-    except (PhpqError, OSError):
+        from phpq.model.general import frozen_features
+        from phpq.model.retrieval import TorchModel, apply_to_pixels, resolve_device
+
+        place = model.device if isinstance(model, TorchModel) else resolve_device("cpu")
+        describe = frozen_features(config.model, place)
+    except (PhpqError, OSError, ModuleNotFoundError):
         return None
 
     def embed(pixels: NDArray[np.uint8]) -> NDArray[np.float32]:
-        return apply_to_pixels(describe, pixels, config.data, device=model.device).cpu().numpy()
+        return apply_to_pixels(describe, pixels, config.data, device=place).cpu().numpy()
 
     return embed
 
@@ -237,20 +243,23 @@ def default_folder(dataset: Dataset, config: RunConfig) -> Path:
     return Path("runs") / f"{name}-{config.quantizer.bits}"
 
 
-_PACKAGES = ("torch", "torchvision", "timm", "numpy", "pillow", "faiss-cpu", "safetensors")
+_PACKAGES = ("onnxruntime", "torch", "torchvision", "timm", "numpy", "pillow", "faiss-cpu")
 
 
 def describe_machine(*, home: Path | None = None) -> dict[str, Any]:
     """Return versions, devices, threads and the folder of downloads."""
-    import torch
-
     devices = [{"name": "cpu", "model": platform.processor() or platform.machine()}]
-    devices += [
-        {"name": f"cuda:{number}", "model": torch.cuda.get_device_name(number)}
-        for number in range(torch.cuda.device_count())
-    ]
-    if torch.backends.mps.is_available():
-        devices.append({"name": "mps", "model": "Apple GPU"})
+    threads = None
+    if find_spec("torch") is not None:
+        import torch
+
+        threads = torch.get_num_threads()
+        devices += [
+            {"name": f"cuda:{number}", "model": torch.cuda.get_device_name(number)}
+            for number in range(torch.cuda.device_count())
+        ]
+        if torch.backends.mps.is_available():
+            devices.append({"name": "mps", "model": "Apple GPU"})
     return {
         "phpq": __version__,
         "python": platform.python_version(),
@@ -258,15 +267,14 @@ def describe_machine(*, home: Path | None = None) -> dict[str, Any]:
         "packages": {name: _version(name) for name in _PACKAGES},
         "devices": devices,
         "cores": os.cpu_count(),
-        "torch_threads": torch.get_num_threads(),
+        "torch_threads": threads,
         "data_home": str(data_home(home)),
     }
 
 
 def describe_run(folder: Path) -> dict[str, Any]:
     """Return the settings, the progress and the results of a run."""
-    from phpq.model.checkpoint import WEIGHTS, read_card
-    from phpq.training.run import STATE
+    from phpq.model.checkpoint import STATE, WEIGHTS, read_card
 
     card = read_card(folder)
     rows = read_rows(folder)

@@ -51,6 +51,22 @@ class MissingExtraError(PhpqError, ImportError):
     """An optional package that is not installed."""
 
 
+# Which extra brings a package that `pip install phpq` does not.
+EXTRAS = dict.fromkeys(("torch", "torchvision", "timm", "onnx", "onnxscript", "scipy"), "train")
+EXTRAS |= {"faiss": "faiss", "ray": "ray"}
+
+
+def missing_extra(error: ImportError, task: str, advice: str = "") -> MissingExtraError:
+    """Build the error for a `task`, as in "Training", that needs a package which is not there."""
+    package = (error.name or "a package").partition(".")[0]
+    extra = EXTRAS.get(package, "train")
+    command = f"Install it with: pip install 'phpq[{extra}]'"
+    return MissingExtraError(
+        " ".join(filter(None, (f"{task} needs the package {package!r}. {command}", advice))),
+        name=package,
+    )
+
+
 def unknown_name(kind: str, name: str, known: Iterable[str]) -> UnknownNameError:
     """Build the error for a name of some `kind`, as in "pooling", with the nearest known name."""
     return UnknownNameError(f"Unknown {kind} {name!r}. {nearest_hint(name, sorted(known))}")

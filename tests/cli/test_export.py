@@ -13,6 +13,7 @@ from phpq.codes import normalise_sub_vectors
 from phpq.data import decode_all
 from phpq.gallery import Gallery
 from phpq.model import load
+from phpq.model.onnx_model import OnnxModel
 from reference import scan_codes
 from tiny_runs import tiny_birds
 
@@ -67,6 +68,8 @@ def test_what_cannot_be_exported_is_said(tmp_path: Path) -> None:
     assert "phpq evaluate" in refused("export", run, "--format", "faiss")
     assert "must end in .onnx" in refused("export", run, "--out", tmp_path / "model.txt")
     assert "is not a model folder" in refused("export", tmp_path)
+    assert "--int8 is for" in refused("export", run, "--format", "faiss", "--int8")
+    assert "--images for --int8" in refused("export", run, "--images", tmp_path)
 
 
 def test_a_gallery_is_exported_too(tmp_path: Path) -> None:
@@ -78,5 +81,7 @@ def test_a_gallery_is_exported_too(tmp_path: Path) -> None:
     facts = outcome.json()
     assert faiss.read_index(facts["path"]).ntotal == len(birds)
     assert sorted(json.loads(Path(facts["ids"]).read_text())["ids"]) == sorted(birds.ids)
-    assert phpq("export", gallery.path, "--json").json()["path"].endswith("model.onnx")
+    assert phpq("export", gallery.path, "--json").json()["path"].endswith("model/encoder.onnx")
+    assert (gallery.path / "model" / "general.onnx").is_file()
+    assert isinstance(Gallery.open(gallery.path, device="cpu").model, OnnxModel)
     assert phpq("info", gallery.path, "--json").json()["images"] == len(birds)

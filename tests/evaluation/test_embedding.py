@@ -11,18 +11,18 @@ from phpq.data import open_dataset
 from phpq.errors import DataError
 from phpq.evaluation import embedding
 from phpq.evaluation.embedding import changed_copies, embed_readable, find_bad_images
-from phpq.model import Model, load
+from phpq.model import TorchModel, load
 from picture_files import write_classes
 from tiny_runs import tiny_birds
 
 
 @pytest.fixture(scope="module")
-def model(tmp_path_factory: pytest.TempPathFactory) -> Model:
-    return load(copy_run(tmp_path_factory.mktemp("runs") / "run", evaluated=False))
+def model(tmp_path_factory: pytest.TempPathFactory) -> TorchModel:
+    return load(copy_run(tmp_path_factory.mktemp("runs") / "run", evaluated=False), runtime="torch")
 
 
 def test_bad_images_are_left_out_and_named(
-    tmp_path: Path, model: Model, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, model: TorchModel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(embedding, "_BLOCK", 3)  # blocks with all, some and no readable images
     root = write_classes(tmp_path / "birds", {"a": 4, "b": 8})
@@ -45,7 +45,7 @@ def test_bad_images_are_left_out_and_named(
     assert bad == found.skipped
 
 
-def test_refusing_and_nothing_readable(tmp_path: Path, model: Model) -> None:
+def test_refusing_and_nothing_readable(tmp_path: Path, model: TorchModel) -> None:
     root = write_classes(tmp_path / "birds", {"a": 3, "b": 3})
     images = open_dataset(root).train
     for row in range(len(images)):
@@ -58,14 +58,14 @@ def test_refusing_and_nothing_readable(tmp_path: Path, model: Model) -> None:
         embed_readable(model, images)
     strict = replace(model.card.config.data, on_bad_image="refuse")
     card = replace(model.card, config=replace(model.card.config, data=strict))
-    refusing = Model(model.network, card, device=model.device, epochs=1)
+    refusing = TorchModel(model.network, card, device=model.device, epochs=1)
     with pytest.raises(DataError, match=r"0 bytes.*data.on_bad_image=skip"):
         embed_readable(refusing, images)
     with pytest.raises(DataError, match="has no images"):
         embed_readable(model, images.subset([]))
 
 
-def test_other_embeddings_are_made_of_the_same_pixels(model: Model) -> None:
+def test_other_embeddings_are_made_of_the_same_pixels(model: TorchModel) -> None:
     images = tiny_birds().test
     found = embed_readable(
         model, images, others={"means": lambda pixels: pixels.mean((2, 3), dtype=np.float32)}

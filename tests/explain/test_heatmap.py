@@ -30,7 +30,7 @@ from phpq.explain.heatmap import (
     match_evidence,
     view_box,
 )
-from phpq.model import Method, Model, Network
+from phpq.model import Method, Network, TorchModel
 from phpq.model.backbone import Backbone
 from phpq.model.checkpoint import ModelCard
 from phpq.training import train_run
@@ -40,21 +40,21 @@ Mask = NDArray[np.bool_]
 CODE = np.array([3, 0, 7, 5], np.uint8)
 
 
-def tiny_model(*assignments: str, network: Method | None = None) -> Model:
+def tiny_model(*assignments: str, network: Method | None = None) -> TorchModel:
     """Return a model with random weights and running statistics that are not trivial."""
     config = tiny_config(*assignments)
     network = network or tiny_network(*assignments)
     if isinstance(network, Network):
         nn.init.normal_(network.norm.get_buffer("running_mean"), std=0.1)
     card = ModelCard(config=config, class_names=tuple("abcd"), dataset="birds")
-    return Model(network, card, device=torch.device("cpu"), epochs=0)
+    return TorchModel(network, card, device=torch.device("cpu"), epochs=0)
 
 
 def bird(row: int = 0) -> Image.Image:
     return tiny_birds().test.read(row)
 
 
-def square(model: Model, row: int = 0) -> NDArray[np.uint8]:
+def square(model: TorchModel, row: int = 0) -> NDArray[np.uint8]:
     return decode_square(bird(row), model.card.config.data)
 
 

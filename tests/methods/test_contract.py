@@ -14,7 +14,7 @@ from phpq.config import RECIPES, RunConfig, override, to_dict
 from phpq.errors import ConfigError
 from phpq.evaluation import LabelledEmbeddings, evaluate_codes
 from phpq.index import CodeIndex
-from phpq.model import Model, build_method
+from phpq.model import TorchModel, build_method
 from phpq.model.checkpoint import ModelCard
 from phpq.training import Reporter, Trainer
 from reference import scan_codes
@@ -51,13 +51,13 @@ def train(trainer: Trainer, epochs: int) -> list[float]:
 
 
 @functools.cache  # the tests look at it and change nothing
-def trained(method: str) -> tuple[Trainer, Model]:
+def trained(method: str) -> tuple[Trainer, TorchModel]:
     config = config_of(method, "training.epochs=2")
     trainer = trainer_of(config)
     train(trainer, 2 if trainer.network.learns else 0)
     names = trainer.pixels.train.class_names
     card = ModelCard(config=config, class_names=names, dataset="colours")
-    return trainer, Model(trainer.evaluated_network, card, device=CPU, epochs=2)
+    return trainer, TorchModel(trainer.evaluated_network, card, device=CPU, epochs=2)
 
 
 @pytest.mark.parametrize("method", DEEP)

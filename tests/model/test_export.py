@@ -9,22 +9,24 @@ import pytest
 import torch
 from numpy.typing import NDArray
 
+from phpq.codes import Space
 from phpq.data import decode_all
 from phpq.data.batches import Views
 from phpq.errors import ConfigError, FormatError, MissingExtraError
-from phpq.model import Model
+from phpq.model import TorchModel, export
 from phpq.model.checkpoint import ModelCard
-from phpq.model.export import OnnxEncoder, export_onnx
+from phpq.model.export import OnnxEncoder, export_onnx, lacks_onnx, write_onnx
+from phpq.model.onnx_file import read_facts, seal
 from tiny_runs import SIDE, tiny_birds, tiny_config, tiny_network
 
 
-def _model(*assignments: str) -> Model:
+def _model(*assignments: str) -> TorchModel:
     config = tiny_config(*assignments)
     card = ModelCard(config=config, class_names=("a", "b", "c", "d"), dataset="birds")
-    return Model(tiny_network(*assignments), card, device=torch.device("cpu"), epochs=0)
+    return TorchModel(tiny_network(*assignments), card, device=torch.device("cpu"), epochs=0)
 
 
-def _pixels(model: Model) -> NDArray[np.uint8]:
+def _pixels(model: TorchModel) -> NDArray[np.uint8]:
     return decode_all(tiny_birds().train, model.card.config.data).pixels
 
 
@@ -77,17 +79,18 @@ def test_a_file_that_differs_from_the_model_is_not_written(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     model = _model()
-    original = onnx.load
+    original = export._trace
 
-    def tamper(path: str) -> onnx.ModelProto:
-        content = original(path)
+    def tamper(encoder: OnnxEncoder, side: int, path: Path) -> None:
+        original(encoder, side, path)
+        content = onnx.load(str(path))
         for tensor in content.graph.initializer:
             if "codewords" in tensor.name:
                 values = onnx.numpy_helper.to_array(tensor)
                 tensor.CopyFrom(onnx.numpy_helper.from_array(values[:, ::-1].copy(), tensor.name))
-        return content
+        onnx.save(content, str(path))
 
-    monkeypatch.setattr(onnx, "load", tamper)
+    monkeypatch.setattr(export, "_trace", tamper)
     with pytest.raises(FormatError, match="does not reproduce the model"):
         export_onnx(model, tmp_path / "birds.onnx")
     assert not list(tmp_path.iterdir())
@@ -102,5 +105,60 @@ def test_wrong_name_and_missing_folder_are_clear(tmp_path: Path) -> None:
 
 def test_a_missing_package_names_the_extra(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(__import__("sys").modules, "onnxscript", None)
-    with pytest.raises(MissingExtraError, match=r"phpq\[onnx\]"):
+    with pytest.raises(MissingExtraError, match=r"phpq\[train\]"):
         export_onnx(_model(), tmp_path / "birds.onnx")
+
+
+@pytest.fixture
+def exported(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Files that would have been exported: in their place are some bytes with the facts."""
+    names = []
+
+    def stand_in(model: TorchModel, path: Path, *, space: Space = "learned") -> Path:
+        names.append(path.name)
+        path.write_bytes(b"\x08\x0a")
+        seal(path, {"fingerprint": model.fingerprint()})
+        return path
+
+    monkeypatch.setattr(export, "export_onnx", stand_in)
+    return names
+
+
+def test_a_folder_gets_its_files_once_and_copies_bring_theirs(
+    tmp_path: Path, exported: list[str]
+) -> None:
+    model = _model("training.onnx=true")
+    first = model.save(tmp_path / "first")
+    assert exported == ["encoder.onnx"]
+    model.folder = first
+    assert read_facts(model.save(tmp_path / "second") / "encoder.onnx")
+    assert write_onnx(model, first) == ""
+    assert exported == ["encoder.onnx"]  # copied, and found to be there
+    (first / "encoder.onnx").write_bytes(b"cut off by a full disk")
+    write_onnx(model, first)
+    other = tiny_network(seed=3)
+    card = ModelCard(config=model.card.config, class_names=model.class_names, dataset="birds")
+    TorchModel(other, card, device=torch.device("cpu"), epochs=0, folder=first).save(first)
+    assert exported == ["encoder.onnx"] * 3  # damaged; then of other weights
+    _model("training.onnx=false").save(tmp_path / "third")
+    assert not (tmp_path / "third" / "encoder.onnx").exists()
+
+
+def test_a_folder_without_its_files_lacks_them_where_they_can_be_made(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wanted = tiny_config("training.onnx=true")
+    assert lacks_onnx(tmp_path, wanted)
+    assert not lacks_onnx(tmp_path, tiny_config("training.onnx=false"))
+    monkeypatch.setattr(export, "find_spec", lambda name: None)
+    assert not lacks_onnx(tmp_path, wanted)
+
+
+def test_missing_packages_and_networks_without_onnx_are_told_not_raised(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(__import__("sys").modules, "onnxscript", None)
+    model = _model("training.onnx=true")
+    assert "phpq[train]" in write_onnx(model, tmp_path)
+    folder = model.save(tmp_path / "run")  # is saved all the same
+    assert sorted(path.name for path in folder.iterdir()) == ["config.json", "weights.safetensors"]

@@ -18,11 +18,10 @@ from torch import Tensor
 from phpq.config import RunConfig
 from phpq.data import decode_all
 from phpq.errors import DivergedError, FormatError, NotTrainedError, UnknownNameError
-from phpq.model import Model, general, load
+from phpq.model import TorchModel, general, load
 from phpq.model.backbone import build_backbone
-from phpq.model.checkpoint import ModelCard
+from phpq.model.checkpoint import GENERAL, ModelCard
 from phpq.model.general import (
-    GENERAL,
     GeneralEmbedding,
     fit_general,
     frozen_features,
@@ -68,7 +67,7 @@ def saved(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A model folder with a general embedding."""
     config, made = fitted()
     card = ModelCard(config=config, class_names=BIRDS.class_names, dataset="birds")
-    model = Model(tiny_network(seed=1), card, device=CPU, epochs=2)
+    model = TorchModel(tiny_network(seed=1), card, device=CPU, epochs=2)
     assert not model.has_general
     model.general = made
     return model.save(tmp_path_factory.mktemp("model"))
@@ -260,7 +259,7 @@ def test_what_is_loaded_is_what_was_used(saved: Path) -> None:
 
 def test_saving_carries_it_on_and_fingerprints_know_it(saved: Path, tmp_path: Path) -> None:
     first = load(saved, device="cpu")
-    second = load(first.save(tmp_path / "copy"), device="cpu")
+    second = load(first.save(tmp_path / "copy"), device="cpu", runtime="torch")
     assert (tmp_path / "copy" / GENERAL).read_bytes() == (saved / GENERAL).read_bytes()
     assert second.general_fingerprint() == first.general_fingerprint()
     assert second.fingerprint() == first.fingerprint() != first.general_fingerprint()
@@ -306,8 +305,8 @@ def test_a_folder_of_0_1_0_says_how_to_get_one(saved: Path, tmp_path: Path) -> N
 
 
 def test_a_model_in_no_folder_and_a_space_that_does_not_exist(saved: Path) -> None:
-    there = load(saved, device="cpu")
-    model = Model(there.network, there.card, device=CPU, epochs=0)
+    there = load(saved, device="cpu", runtime="torch")
+    model = TorchModel(there.network, there.card, device=CPU, epochs=0)
     with pytest.raises(NotTrainedError, match="in no folder"):
         model.embedding_dim("general")
     with pytest.raises(UnknownNameError, match="Did you mean 'general'"):

@@ -15,23 +15,23 @@ from phpq.data import Dataset, decode_all, open_dataset, write_plumage
 from phpq.data.batches import Views
 from phpq.errors import BadImageError, ConfigError, FormatError, ShapeError
 from phpq.evaluation import LabelledEmbeddings, evaluate_codes
-from phpq.model import Model, load, resolve_device
+from phpq.model import TorchModel, load, resolve_device
 from phpq.model.checkpoint import ModelCard
 from phpq.model.retrieval import apply_to_pixels
 from tiny_runs import SIDE, tiny_birds, tiny_config, tiny_network
 
 
-def make_model(*assignments: str, seed: int = 0) -> Model:
+def make_model(*assignments: str, seed: int = 0) -> TorchModel:
     dataset = tiny_birds()
     card = ModelCard(
         config=tiny_config(*assignments), class_names=dataset.class_names, dataset="birds"
     )
     network = tiny_network(*assignments, seed=seed)
-    return Model(network, card, device=torch.device("cpu"), epochs=2)
+    return TorchModel(network, card, device=torch.device("cpu"), epochs=2)
 
 
 @pytest.fixture(scope="module")
-def model() -> Model:
+def model() -> TorchModel:
     return make_model()
 
 
@@ -42,12 +42,12 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> Dataset:
 
 
 @pytest.fixture(scope="module")
-def pixels(files: Dataset, model: Model) -> NDArray[np.uint8]:
+def pixels(files: Dataset, model: TorchModel) -> NDArray[np.uint8]:
     return decode_all(files.train, model.card.config.data, workers=1).pixels
 
 
 def test_every_way_in_gives_the_same_embeddings(
-    model: Model, files: Dataset, pixels: NDArray[np.uint8]
+    model: TorchModel, files: Dataset, pixels: NDArray[np.uint8]
 ) -> None:
     expected = model.embed_pixels(pixels)
     assert expected.shape == (24, 32)
@@ -60,14 +60,14 @@ def test_every_way_in_gives_the_same_embeddings(
         [files.train.read(i) for i in range(24)],
     ):
         np.testing.assert_array_equal(model.embed(images), expected)
-    np.testing.assert_array_equal(model.embed_pixels(torch.from_numpy(pixels.copy())), expected)
+    np.testing.assert_array_equal(model.embed_pixels(pixels.copy()), expected)
     for single in (paths[3], str(paths[3]), Image.open(paths[3])):
         np.testing.assert_allclose(model.embed(single), expected[3:4], rtol=1e-4, atol=1e-4)
 
 
 @pytest.mark.parametrize("batch_size", [1, 3, 7, 64])
 def test_batch_size_never_changes_codes(
-    model: Model, files: Dataset, pixels: NDArray[np.uint8], batch_size: int
+    model: TorchModel, files: Dataset, pixels: NDArray[np.uint8], batch_size: int
 ) -> None:
     codes = model.encode(files.train)
     assert codes.dtype == np.uint8
@@ -79,7 +79,7 @@ def test_batch_size_never_changes_codes(
 
 
 def test_whole_batches_have_one_shape_and_change_no_row(
-    model: Model, pixels: NDArray[np.uint8]
+    model: TorchModel, pixels: NDArray[np.uint8]
 ) -> None:
     data, seen = model.card.config.data, list[int]()
 
@@ -101,7 +101,7 @@ def test_whole_batches_have_one_shape_and_change_no_row(
         assert len(got) == count
 
 
-def test_gallery_order_never_changes_map(model: Model, files: Dataset) -> None:
+def test_gallery_order_never_changes_map(model: TorchModel, files: Dataset) -> None:
     queries = LabelledEmbeddings(model.embed(files.test), files.test.labels)
     rng = np.random.default_rng(0)
     scores = []
@@ -161,7 +161,7 @@ def test_mirrored_views_are_averaged(pixels: NDArray[np.uint8]) -> None:
     )
 
 
-def test_no_images_give_no_rows(model: Model) -> None:
+def test_no_images_give_no_rows(model: TorchModel) -> None:
     assert model.embed([]).shape == (0, 32)
     assert model.encode([]).shape == (0, 4)
     assert model.embed_pixels(np.empty((0, 3, SIDE, SIDE), np.uint8)).shape == (0, 32)
@@ -176,12 +176,12 @@ def test_no_images_give_no_rows(model: Model) -> None:
     ],
     ids=["float", "channels last", "one image"],
 )
-def test_pixels_of_the_wrong_kind_are_refused(model: Model, wrong: NDArray[np.uint8]) -> None:
+def test_pixels_of_the_wrong_kind_are_refused(model: TorchModel, wrong: NDArray[np.uint8]) -> None:
     with pytest.raises(ShapeError, match=r"give \(N, 3, S, S\) uint8"):
         model.embed_pixels(wrong)
 
 
-def test_an_unreadable_image_is_named(model: Model, tmp_path: Path) -> None:
+def test_an_unreadable_image_is_named(model: TorchModel, tmp_path: Path) -> None:
     (tmp_path / "bad.jpg").write_bytes(b"no picture")
     with pytest.raises(BadImageError, match=r"bad\.jpg"):
         model.embed(tmp_path / "bad.jpg")
@@ -190,7 +190,7 @@ def test_an_unreadable_image_is_named(model: Model, tmp_path: Path) -> None:
 
 
 def test_saving_and_loading_changes_no_bit(
-    tmp_path: Path, model: Model, pixels: NDArray[np.uint8]
+    tmp_path: Path, model: TorchModel, pixels: NDArray[np.uint8]
 ) -> None:
     folder = model.save(tmp_path / "new" / "model")
     loaded = load(folder, device="cpu")
@@ -222,7 +222,9 @@ def test_a_hub_id_offline_says_what_was_tried(
         load("owner/name")
 
 
-def test_a_hub_id_is_fetched(tmp_path: Path, model: Model, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_hub_id_is_fetched(
+    tmp_path: Path, model: TorchModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
     folder = model.save(tmp_path / "snapshot")
 
     def fetch(name: str, allow_patterns: list[str]) -> str:

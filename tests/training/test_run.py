@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 import pytest
 import torch
 
+from phpq.codes import Space
 from phpq.config import RunConfig, TrainingConfig
 from phpq.errors import ConfigError, FormatError
 from phpq.evaluation.history import read_rows
-from phpq.model import load
+from phpq.model import TorchModel, export, load
+from phpq.model.onnx_file import read_facts, seal
 from phpq.recipes import classifier_config
 from phpq.training import Reporter, Trainer, build_trainer, learn_backbone, run
 from phpq.training.run import STATE, RunState
@@ -175,3 +178,56 @@ def test_a_damaged_state_is_refused(tmp_path: Path) -> None:
     (tmp_path / STATE).write_bytes(content[:-100])
     with pytest.raises(FormatError, match=r"state\.safetensors' is damaged"):
         make_state().load(tmp_path)
+
+
+class _KilledAtOnnx(Reporter):
+    """Ends the run where its last files are about to be written."""
+
+    def message(self, text: str) -> None:
+        if "ONNX" in text:
+            raise KeyboardInterrupt
+
+
+class _Messages(Reporter):
+    """Keeps what is said."""
+
+    def __init__(self) -> None:
+        self.texts: list[str] = []
+
+    def message(self, text: str) -> None:
+        self.texts.append(text)
+
+
+def test_a_run_that_is_killed_before_its_onnx_files_gets_them_on_resuming(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def stand_in(model: TorchModel, path: Path, *, space: Space = "learned") -> Path:
+        general = space == "general"
+        path.touch()
+        seal(path, {"fingerprint": (model.general_fingerprint if general else model.fingerprint)()})
+        return path
+
+    monkeypatch.setattr(export, "export_onnx", stand_in)
+    config = tiny_config("training.onnx=true")
+    with pytest.raises(KeyboardInterrupt):
+        tiny_train(tmp_path, config, reporter=_KilledAtOnnx())
+    weights = (tmp_path / "weights.safetensors").read_bytes()
+    told = _Messages()
+    tiny_train(tmp_path, config, resume=True, reporter=told)
+    assert told.texts == ["writing the ONNX files"]  # nothing is decoded, learned or fitted again
+    assert (tmp_path / "weights.safetensors").read_bytes() == weights
+    for name in ("encoder.onnx", "general.onnx"):
+        assert read_facts(tmp_path / name)["fingerprint"]
+    with pytest.raises(ConfigError, match="is finished"):
+        tiny_train(tmp_path, config, resume=True)
+
+
+def test_missing_packages_are_told_in_one_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "onnxscript", None)
+    told = _Messages()
+    tiny_train(tmp_path, tiny_config("training.onnx=true"), reporter=told)
+    assert f"phpq export {tmp_path}" in told.texts[-1]
+    assert "phpq[train]" in told.texts[-1]
+    assert "\n" not in told.texts[-1]

@@ -76,7 +76,7 @@ class _Group(TyperGroup):
         """Run the command that was asked for."""
         from phpq.cli._console import print_error
         from phpq.cli._launch import MISUSE, rank0_reports
-        from phpq.errors import PhpqError
+        from phpq.errors import EXTRAS, PhpqError, missing_extra
 
         try:
             return super().invoke(ctx)
@@ -86,6 +86,11 @@ class _Group(TyperGroup):
             raise
         except PhpqError as error:
             print_error("error:", str(error))
+            raise typer.Exit(2) from error
+        except ModuleNotFoundError as error:
+            if error.name not in EXTRAS:
+                raise
+            print_error("error:", str(missing_extra(error, f"phpq {ctx.invoked_subcommand}")))
             raise typer.Exit(2) from error
         except KeyboardInterrupt as interrupt:
             print_error("interrupted.", str(interrupt))

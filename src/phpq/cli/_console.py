@@ -19,6 +19,10 @@ if TYPE_CHECKING:
     from phpq.config import RunConfig
 
 Device = Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:1 or mps.")]
+Runtime = Annotated[
+    str,
+    typer.Option(help="What computes: auto, torch, onnx or int8 (onnx after phpq export --int8)."),
+]
 AsJson = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
 Searchable = Annotated[
     Path,

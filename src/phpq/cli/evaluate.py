@@ -12,6 +12,7 @@ import typer
 from phpq.cli._console import (
     AsJson,
     Device,
+    Runtime,
     home,
     print_facts,
     print_json,
@@ -42,6 +43,7 @@ def evaluate(
         ),
     ] = False,
     device: Device = "auto",
+    runtime: Runtime = "auto",
     as_json: AsJson = False,
 ) -> None:
     """Measure the search of a run: MAP, P@N and speed, beside float search and post-hoc PQ."""
@@ -55,7 +57,13 @@ def evaluate(
         dataset = api.as_dataset(source, home=home())
     with progress_bars() as progress:
         evaluation = api.evaluate(
-            run, dataset, out, device=device, own_codebooks=own_codebooks, progress=progress
+            run,
+            dataset,
+            out,
+            device=device,
+            runtime=runtime,
+            own_codebooks=own_codebooks,
+            progress=progress,
         )
     warn_skipped([image.reason for image in evaluation.skipped])
     if as_json:

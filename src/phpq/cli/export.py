@@ -8,10 +8,12 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from phpq.cli._console import AsJson, is_gallery, print_result
+from phpq.cli._console import AsJson, home, is_gallery, print_result
+from phpq.errors import ConfigError
 
 if TYPE_CHECKING:
     from phpq.codes import Space
+    from phpq.model import TorchModel
 
 
 class Format(StrEnum):
@@ -31,36 +33,75 @@ def export(
         Format,
         typer.Option(
             "--format",
-            help="onnx: the encoder. general: the general embedding, as ONNX. faiss: the codes of "
-            "a gallery or evaluated run.",
+            help="onnx: the encoder, and the general embedding beside it. general: that alone. "
+            "faiss: the codes of a gallery or evaluated run.",
         ),
     ] = Format.onnx,
-    out: Annotated[Path | None, typer.Option(help="The file (default: inside the folder)")] = None,
+    out: Annotated[
+        Path | None, typer.Option(help="The file (default: where the model is, for its use there)")
+    ] = None,
+    int8: Annotated[
+        bool,
+        typer.Option(
+            "--int8", help="The encoder in small numbers, calibrated on images of its data set."
+        ),
+    ] = False,
+    images: Annotated[
+        str | None,
+        typer.Option(metavar="SOURCE", help="With --int8: other images to calibrate on."),
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Take the encoder or the index to where your stack is."""
+    if (int8 and form is not Format.onnx) or (images is not None and not int8):
+        raise ConfigError("--int8 is for --format onnx, and --images for --int8.")
     if form is Format.faiss:
         facts = _faiss(target, out)
+    elif int8:
+        facts = _int8(target, out, images)
     else:
         facts = _onnx(target, out, "general" if form is Format.general else "learned")
     rows = [(name, str(value)) for name, value in facts.items()]
     print_result(facts, rows, as_json=as_json)
 
 
-def _onnx(target: Path, out: Path | None, space: Space) -> dict[str, object]:
+def _load(target: Path) -> tuple[TorchModel, Path]:
+    """Return the model of a run or a gallery, and where it is."""
     from phpq.model import load
     from phpq.model.checkpoint import read_card
-    from phpq.model.export import export_onnx
 
     folder = target / "model" if is_gallery(target) else target
     read_card(folder)  # names a missing folder; `load` would look for it on the hub
-    model = load(folder, device="cpu")
-    side = model.card.config.data.store_size
-    learned = space == "learned"
-    path = export_onnx(
-        model, out or target / ("model.onnx" if learned else "general.onnx"), space=space
-    )
-    codes = f"codes: (N, {model.codebooks.num_codebooks}) uint8; " if learned else ""
+    return load(folder, device="cpu", runtime="torch"), folder
+
+
+def _onnx(target: Path, out: Path | None, space: Space) -> dict[str, object]:
+    from phpq.model.export import export_onnx
+    from phpq.model.interface import ONNX_FILES
+
+    model, folder = _load(target)
+    path = export_onnx(model, out or folder / ONNX_FILES[space], space=space)
+    facts = _told(path, model, space)
+    if out is None and space == "learned" and model.has_general:
+        beside = export_onnx(model, folder / ONNX_FILES["general"], space="general")
+        facts["general"] = str(beside)
+    return facts
+
+
+def _int8(target: Path, out: Path | None, images: str | None) -> dict[str, object]:
+    from phpq.api import as_dataset, open_origin
+    from phpq.model.int8 import export_int8
+    from phpq.model.interface import INT8
+
+    model, folder = _load(target)
+    dataset = open_origin(model.card.dataset, home=home()) if images is None else as_dataset(images)
+    path = export_int8(model, dataset.train, out or folder / INT8)
+    return _told(path, model, "learned")
+
+
+def _told(path: Path, model: TorchModel, space: Space) -> dict[str, object]:
+    side, books = model.card.config.data.store_size, model.codebooks.num_codebooks
+    codes = f"codes: (N, {books}) uint8; " if space == "learned" else ""
     return {
         "format": "onnx",
         "path": str(path),

@@ -10,7 +10,15 @@ from typing import TYPE_CHECKING, Annotated, NamedTuple
 
 import typer
 
-from phpq.cli._console import AsJson, Device, is_gallery, print_result, progress_bars, warn_skipped
+from phpq.cli._console import (
+    AsJson,
+    Device,
+    Runtime,
+    is_gallery,
+    print_result,
+    progress_bars,
+    warn_skipped,
+)
 from phpq.cli.gallery import readable_bytes
 from phpq.errors import ConfigError
 
@@ -62,6 +70,7 @@ def index(
     prefix: Annotated[str, typer.Option(help="Text before every id, as in 2024/")] = "",
     batch_size: Annotated[int, typer.Option(min=1, help="Images encoded at once.")] = 64,
     device: Device = "auto",
+    runtime: Runtime = "auto",
     ray: Annotated[
         str | None,
         typer.Option(
@@ -81,7 +90,7 @@ def index(
     # The GPUs are for the actors.
     here = device if ray is None else "cpu"
     new = NewGallery(own_codebooks, bits, keep_embeddings)
-    opened = _open(gallery, source, model, new, device=here)
+    opened = _open(gallery, source, model, new, device=here, runtime=runtime)
     cluster: AbstractContextManager[Engine | None] = nullcontext()
     if ray is not None:
         from phpq.cluster.encoding import ray_engine
@@ -111,13 +120,21 @@ class NewGallery(NamedTuple):
     keep_embeddings: bool | None
 
 
-def _open(folder: Path, source: str, model: str | None, new: NewGallery, *, device: str) -> Gallery:
+def _open(
+    folder: Path,
+    source: str,
+    model: str | None,
+    new: NewGallery,
+    *,
+    device: str,
+    runtime: str,
+) -> Gallery:
     from phpq.gallery import Gallery
     from phpq.gallery.sources import first_item
 
     first_item(source)  # a source that is not there leaves no empty gallery behind
     if is_gallery(folder):
-        opened = Gallery.open(folder, device=device)
+        opened = Gallery.open(folder, device=device, runtime=runtime)
         _check_like(opened, new)
         if model is not None and not opened.made_by(model):
             raise ConfigError(
@@ -139,7 +156,7 @@ def _open(folder: Path, source: str, model: str | None, new: NewGallery, *, devi
 
     return Gallery.create(
         folder,
-        load(model, device=device),
+        load(model, device=device, runtime=runtime),
         codebooks="own" if new.own_codebooks else "model",
         bits=new.bits or 64,
         keep_embeddings=new.keep_embeddings,

@@ -65,7 +65,7 @@ def _machine_rows(content: dict[str, Any]) -> list[tuple[str, str]]:
         ("python", f"{content['python']} on {content['platform']}"),
         ("packages", ", ".join(f"{name} {version}" for name, version in packages)),
         *((device["name"], device["model"]) for device in content["devices"]),
-        ("cores", f"{content['cores']} ({content['torch_threads']} torch threads)"),
+        ("cores", f"{content['cores']} ({content['torch_threads'] or 'no'} torch threads)"),
         ("downloads", content["data_home"]),
     ]
 

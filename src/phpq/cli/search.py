@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from phpq.cli._console import AsJson, Device, Searchable, print_json, results
+from phpq.cli._console import AsJson, Device, Runtime, Searchable, print_json, results
 from phpq.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -41,6 +41,7 @@ def search(
         bool, typer.Option("--why", help="Show what each codebook adds to the score of a hit.")
     ] = False,
     device: Device = "auto",
+    runtime: Runtime = "auto",
     as_json: AsJson = False,
 ) -> None:
     """Find the images of a gallery that look most like a photograph, and name its class."""
@@ -51,7 +52,7 @@ def search(
             "--why explains scores of codes, and --rerank scores float embeddings, which no "
             "codebook has a share in. Use one of them."
         )
-    gallery = Gallery.open(target, device=device)
+    gallery = Gallery.open(target, device=device, runtime=runtime)
     queries = gallery.embed(list(images))
     answers = gallery.search_many(queries, top_k, where=where, rerank=rerank, offset=offset)
     reasons = _shares(gallery, queries, answers) if why else [None] * len(answers)

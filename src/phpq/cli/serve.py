@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from phpq.cli._console import Device, Searchable, messages
+from phpq.cli._console import Device, Runtime, Searchable, messages
 from phpq.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -67,6 +67,7 @@ def serve(
         bool, typer.Option("--open", help="Open the page in the browser.")
     ] = False,
     device: Device = "auto",
+    runtime: Runtime = "auto",
     ray: Annotated[
         str | None,
         typer.Option(
@@ -105,7 +106,7 @@ def serve(
     )
     with (
         _listen(settings) as listener,  # before the model is loaded: a taken port shows at once
-        _gallery_and_shards(folder, sharding, device) as (gallery, parts),
+        _gallery_and_shards(folder, sharding, device, runtime) as (gallery, parts),
     ):
         _run(gallery, settings, listener, open_page=open_page, shards=parts)
 
@@ -128,7 +129,7 @@ def _sharding(ray: str | None, **options: Any) -> Sharding | None:
 
 @contextmanager
 def _gallery_and_shards(
-    folder: Path, sharding: Sharding | None, device: str
+    folder: Path, sharding: Sharding | None, device: str, runtime: str
 ) -> Iterator[tuple[Gallery, Shards | None]]:
     """Open a gallery, and start its shards if there are to be some."""
     # Before torch is loaded: threads of the model that wait for each other must not keep the cores
@@ -137,7 +138,7 @@ def _gallery_and_shards(
 
     from phpq.gallery import Gallery
 
-    gallery = Gallery.open(folder, device=device)
+    gallery = Gallery.open(folder, device=device, runtime=runtime)
     if sharding is None:
         yield gallery, None
         return

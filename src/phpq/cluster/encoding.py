@@ -14,6 +14,7 @@ Ray Data runs in a process of the cluster, not in one that came through ray://; 
 from __future__ import annotations
 
 import logging
+import os
 import socket
 import time
 import warnings
@@ -300,8 +301,6 @@ class EncodingActor:
 
 
 def _load(work: Work) -> Model:
-    import torch
-
     from phpq.model import load
 
     folder = Path(work.folder) / MODEL
@@ -310,7 +309,7 @@ def _load(work: Work) -> Model:
             f"The gallery {work.folder!r} is not to be seen on {socket.gethostname()!r}. Put it "
             "where all machines of the cluster find it under the same name, as on NFS."
         )
-    torch.set_num_threads(work.threads)
+    os.environ["OMP_NUM_THREADS"] = str(work.threads)  # both runtimes read it when they start
     return load(folder, device=work.device)
 
 

@@ -212,6 +212,7 @@ class TrainingConfig(_Stage):
     checkpoint_seconds: float = option(
         60.0, "0 or more"
     )  # least between two states; 0: every epoch
+    onnx: bool = True  # write the files at the end that search and serve run on without torch
 
     def _contradictions(self) -> Iterator[str]:
         size, share = self.batch_size, self.images_per_class

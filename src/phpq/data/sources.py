@@ -23,7 +23,7 @@ from phpq.data.folder import open_folder
 from phpq.data.images import Dataset, LabelledImages, named, split_by_mask
 from phpq.data.synthetic.plumage import open_plumage
 from phpq.data.table import TABLE_EXTENSIONS, open_table
-from phpq.errors import DataError
+from phpq.errors import DataError, missing_extra
 
 ACCEPTED = (
     "Accepted: a folder of class folders (with or without train/ and test/), a CSV, TSV or Parquet "
@@ -174,7 +174,10 @@ def open_dogs120(root: Path, *, seed: int = 0) -> Dataset:
 
 def _read_list(path: Path) -> tuple[list[str], list[int]]:
     """Read a list of N files and N labels, which count from 1."""
-    from scipy.io import loadmat  # only this data set needs it
+    try:
+        from scipy.io import loadmat  # only this data set needs it
+    except ModuleNotFoundError as error:
+        raise missing_extra(error, f"Reading {path.name!r}") from error
 
     try:
         content = loadmat(str(path), variable_names=["file_list", "labels"])

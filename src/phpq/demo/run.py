@@ -74,6 +74,7 @@ class DemoSize:
             f"training.epochs={self.epochs}",
             f"training.evaluate_every={self.evaluate_every}",
             f"training.seed={seed}",
+            "training.onnx=false",  # seconds for files that nobody will use
         )
         return resolve_config(settings=settings, bits=bits)
 

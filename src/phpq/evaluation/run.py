@@ -232,8 +232,7 @@ def _measure_own(
     model: Model, queries: EmbeddedImages, gallery: EmbeddedImages
 ) -> dict[str, RetrievalScores]:
     """Search the same images by codebooks fitted to the gallery, of as many bytes."""
-    if not model.has_general:
-        _ = model.general  # says what is missing, and how to add it
+    model.embedding_dim("general")  # says what is missing, and how to add it
     asking = LabelledEmbeddings(queries.others[GENERAL], queries.images.labels)
     rows, labels = gallery.others[GENERAL], gallery.images.labels
     names = [gallery.images.class_names[label] for label in labels]

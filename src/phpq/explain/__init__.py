@@ -7,12 +7,13 @@ from phpq.explain.codebooks import (
     sample_rows,
     signed_parts,
 )
-from phpq.explain.heatmap import heat_map, heat_note, overlay_png
+from phpq.explain.heatmap import heat_map, heat_missing, heat_note, overlay_png
 
 __all__ = [
     "CodebookUsage",
     "codebook_shares",
     "heat_map",
+    "heat_missing",
     "heat_note",
     "overlay_png",
     "project_codes",

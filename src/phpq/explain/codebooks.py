@@ -143,10 +143,8 @@ def project_codes(codebooks: Codebooks, codes: CodeArray) -> FloatArray:
 
 def _two_largest(matrix: Doubles) -> tuple[Doubles, Doubles]:
     """Return the 2 largest eigenvalues of a symmetric (n, n), largest first, and (n, 2) vectors."""
-    from scipy.linalg import eigh
-
     size = len(matrix)
     if size == 1:
         return np.array([matrix[0, 0], 0.0]), np.array([[1.0, 0.0]])
-    values, vectors = eigh(matrix, subset_by_index=[size - 2, size - 1])
-    return values[::-1], vectors[:, ::-1]
+    values, vectors = np.linalg.eigh(matrix)  # all of them, ascending
+    return values[:-3:-1], vectors[:, :-3:-1]

@@ -16,8 +16,9 @@ import io
 import weakref
 from collections.abc import Sequence
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -31,7 +32,7 @@ from phpq.explain.codebooks import check_code
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from phpq.model import Model, Network
+    from phpq.model import Model, Network, TorchModel
     from phpq.model.backbone import Backbone
 
 LONGEST_SIDE = 512  # of a heat map, pixels: feature maps are far coarser
@@ -93,10 +94,11 @@ def heat_map(
         (h, w) float32 in [0, 1] over the whole image, with its aspect ratio; the hottest place is
         1, and what encoding does not see (see `view_box`) is 0.
     """
-    import torch
-
     from phpq.data import decode_square, read_image
     from phpq.model import Network
+
+    model = _on_torch(model)
+    import torch
 
     config = model.card.config.data
     source = Path(image) if isinstance(image, str) else image
@@ -142,13 +144,35 @@ def overlay_png(image: Image.Image, heat: FloatArray) -> bytes:
     return stream.getvalue()
 
 
+def heat_missing(model: Model) -> str:
+    """Say why a model has no heat maps; empty if it has."""
+    from phpq.model.checkpoint import WEIGHTS
+    from phpq.model.onnx_model import OnnxModel
+
+    if not isinstance(model, OnnxModel):
+        return ""
+    if find_spec("torch") is not None and (model.home / WEIGHTS).is_file():
+        return ""
+    return (
+        f"Heat maps need slopes, and so torch and {WEIGHTS} beside the model: pip install "
+        "'phpq[train]'."
+    )
+
+
+def _on_torch(model: Model) -> TorchModel:
+    from phpq.model.onnx_model import OnnxModel
+
+    return model.with_torch if isinstance(model, OnnxModel) else cast("TorchModel", model)
+
+
 def heat_note(model: Model) -> str:
     """Say what the heat maps of a model do not show; empty for PHPQ, whose maps show the match."""
     from phpq.model import Network
 
-    if isinstance(model.network, Network):
+    network = _on_torch(model).network
+    if isinstance(network, Network):
         return ""
-    name = type(model.network).__name__
+    name = type(network).__name__
     return (
         f"{name} has no pyramid pooling to trace a match through: the heat map shows where its "
         "last feature map is active, and is the same for every match."
@@ -166,9 +190,10 @@ def match_evidence(
 
     For code and codebook see `heat_map`.
     """
-    import torch
-
     from phpq.model import Network
+
+    model = _on_torch(model)
+    import torch
 
     network = model.network
     if not isinstance(network, Network):
@@ -192,7 +217,7 @@ def match_evidence(
     return Evidence(arrays, float(score.detach()) - explained)
 
 
-def _view(model: Model, square: NDArray[np.uint8]) -> Tensor:
+def _view(model: TorchModel, square: NDArray[np.uint8]) -> Tensor:
     import torch
 
     from phpq.data.batches import Views
@@ -200,7 +225,7 @@ def _view(model: Model, square: NDArray[np.uint8]) -> Tensor:
     return Views(model.card.config.data).encode(torch.tensor(square[None]).to(model.device))
 
 
-def _pyramids(model: Model, square: NDArray[np.uint8]) -> list[list[Tensor]]:
+def _pyramids(model: TorchModel, square: NDArray[np.uint8]) -> list[list[Tensor]]:
     """Return the maps (1, C_i, h_i, w_i) of each view that is embedded, as leaves for slopes."""
     import torch
 

@@ -6,6 +6,7 @@ down here; nothing is guessed.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -103,8 +104,7 @@ def expected_distinct(sizes: IntArray, size: int, *, most: float) -> float:
     seen, images = len(sizes), int(sizes.sum())
     if size <= images:
         # P(a code of n images is missed) = C(N - n, size) / C(N, size), by logarithms.
-        from scipy.special import gammaln
-
+        gammaln = np.vectorize(math.lgamma, otypes=[float])
         left = images - sizes - size
         possible = left >= 0
         logs = (

@@ -110,8 +110,10 @@ class Gallery:
         return cls(store, loaded)
 
     @classmethod
-    def open(cls, path: str | Path, *, device: str = "auto") -> Gallery:
+    def open(cls, path: str | Path, *, device: str = "auto", runtime: str = "auto") -> Gallery:
         """Open a gallery with its own model, or an evaluated run as the gallery of its images.
+
+        Device and runtime are those of `phpq.load`.
 
         A `NotTrainedError` if that run was not evaluated yet; a `FormatError` that names the repair
         if it is no gallery, of an unknown version or damaged, or its codes are another model's.
@@ -119,7 +121,7 @@ class Gallery:
         folder = Path(path)
         if not is_run(folder):
             GalleryStore.open(folder)  # what is wrong with it shows before the model is loaded
-        model = load_model(folder, device)
+        model = load_model(folder, device, runtime)
         return cls(open_store(folder, model), model)
 
     @property

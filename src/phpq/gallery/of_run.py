@@ -39,17 +39,17 @@ def model_folder(gallery: Path) -> Path:
     return run if inside_run and not (gallery / MODEL).is_dir() else gallery / MODEL
 
 
-def load_model(folder: Path, device: str) -> Model:
+def load_model(folder: Path, device: str, runtime: str = "auto") -> Model:
     """Load the model of a gallery, or of a run that is to be opened as one."""
     from phpq.model import load
     from phpq.model.checkpoint import read_card
 
     if is_run(folder):
-        return load(folder, device=device)
+        return load(folder, device=device, runtime=runtime)
     home = model_folder(folder)
     try:
         read_card(home)  # names a missing folder; `load` would look for it on the hub
-        return load(home, device=device)
+        return load(home, device=device, runtime=runtime)
     except (FormatError, NotTrainedError) as error:
         raise FormatError(
             f"The model of the gallery {str(folder)!r} cannot be read: {error} Copy config.json "

@@ -315,6 +315,11 @@ def _check_model(folder: Path) -> str | None:
         read_card(model_folder(folder))
         model = load(model_folder(folder), device="cpu")
         fingerprint = fingerprint_of(model, manifest.space) if manifest else ""
+        side = (
+            model.card.config.data.store_size
+        )  # a file of another runtime is read when it is used
+        space = manifest.space if manifest else "learned"
+        model.embed_pixels(np.zeros((1, 3, side, side), np.uint8), space=space)
     except PhpqError as error:
         return f"the model cannot be read: {error} Copy the run that made the gallery into model/."
     if manifest and fingerprint != manifest.model_fingerprint:

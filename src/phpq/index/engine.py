@@ -28,7 +28,7 @@ from phpq.codes import (
     seen_as,
     unpack_codes,
 )
-from phpq.errors import ShapeError
+from phpq.errors import ShapeError, missing_extra
 
 BoolArray = NDArray[np.bool_]
 
@@ -199,14 +199,21 @@ def _share(queries: int, threads: int, search_block: Callable[[slice], None]) ->
             pass
 
 
+def _import_faiss(task: str) -> Any:
+    try:
+        import faiss
+    except ModuleNotFoundError as error:
+        raise missing_extra(error, task) from error
+    return faiss
+
+
 def to_faiss(codebooks: Codebooks, codes: CodeArray) -> Any:
     """Copy codewords and codes into a `faiss.IndexPQ` with the inner product.
 
     faiss does not normalise a query: pass `normalise_sub_vectors(queries, M)` to its `search` to
     get the scores of `CodeIndex`. Takes codes (N, M) uint8 and returns a trained index of N rows.
     """
-    import faiss
-
+    faiss = _import_faiss("Making an index of faiss")
     check_codes("codes", codes, codebooks.num_codebooks, codebooks.codebook_size)
     index = faiss.IndexPQ(
         codebooks.embedding_dim,
@@ -230,8 +237,7 @@ def fit_pq(
     M divides D, K is a power of two up to 256; one row is enough. Returns centroids (M, K, d)
     float32 and the codes (N, M) uint8 of the rows.
     """
-    import faiss
-
+    faiss = _import_faiss("Fitting a product quantizer")
     if not 2 <= codebook_size <= 256 or codebook_size & (codebook_size - 1):
         raise ShapeError(
             f"codebook_size={codebook_size!r} is not allowed; use a power of two from 2 to 256."

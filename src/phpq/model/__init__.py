@@ -1,15 +1,42 @@
-"""From pixels to embeddings and codes: backbone, pooling, quantizer, network, model folder."""
+"""From pixels to embeddings and codes: backbone, pooling, quantizer, network, model folder.
 
-from phpq.model.method import Method, build_method
-from phpq.model.network import Network, RetrievalOutput
-from phpq.model.retrieval import Model, load, resolve_device
+What needs torch is loaded when it is first used: a model on onnxruntime does without.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+from phpq.model.interface import Model, load
 
 __all__ = [
     "Method",
     "Model",
     "Network",
     "RetrievalOutput",
+    "TorchModel",
     "build_method",
     "load",
     "resolve_device",
 ]
+
+_HOMES = {
+    "Method": "method",
+    "Network": "network",
+    "RetrievalOutput": "network",
+    "TorchModel": "retrieval",
+    "build_method": "method",
+    "resolve_device": "retrieval",
+}
+
+if TYPE_CHECKING:
+    from phpq.model.method import Method, build_method
+    from phpq.model.network import Network, RetrievalOutput
+    from phpq.model.retrieval import TorchModel, resolve_device
+else:  # a type checker would take any name for known if it saw this
+
+    def __getattr__(name: str) -> Any:
+        if name not in _HOMES:
+            raise AttributeError(f"module 'phpq.model' has no attribute {name!r}")
+        return getattr(importlib.import_module(f"phpq.model.{_HOMES[name]}"), name)

@@ -1,24 +1,33 @@
 """A model folder: `config.json` (settings, classes, origin) and `weights.safetensors`.
 
 On loading, the saved settings win; what the folder lacks or what does not fit is a clear error.
+The card and the fingerprint of the weights are read without torch.
 """
 
 from __future__ import annotations
 
+import hashlib
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
 
 from phpq._version import __version__
 from phpq.config import CONFIG_FILE, RunConfig, parse, to_dict
 from phpq.errors import ConfigError, FormatError, NotTrainedError
 from phpq.files import write_text
-from phpq.model.method import Method, build_method
-from phpq.model.weights import load_matching, read_safetensors, write_safetensors
+
+if TYPE_CHECKING:
+    from phpq.model.method import Method
 
 WEIGHTS = "weights.safetensors"
+STATE = "state.safetensors"  # what resuming a run needs, see training/run.py
+GENERAL = "general.safetensors"  # its general embedding, see general.py
 FORMAT_VERSION = 1
+FINGERPRINT = "fingerprint"  # in the metadata of a file of weights
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,13 +93,18 @@ def interrupted_card(folder: Path) -> ModelCard:
 
 def write_weights(folder: Path, network: Method, *, epoch: int) -> None:
     """Write the weights of a network after `epoch` epochs."""
-    write_safetensors(
-        folder / WEIGHTS, network.state_dict(), {"format": "phpq", "epoch": str(epoch)}
-    )
+    from phpq.model.weights import write_safetensors
+
+    state = network.state_dict()
+    facts = {"format": "phpq", "epoch": str(epoch), FINGERPRINT: fingerprint_of_state(state)}
+    write_safetensors(folder / WEIGHTS, state, facts)
 
 
 def read_network(folder: Path, card: ModelCard) -> tuple[Method, int]:
     """Rebuild the network of a model folder; returns it with the epochs that it has learned."""
+    from phpq.model.method import build_method
+    from phpq.model.weights import load_matching, read_safetensors
+
     path = folder / WEIGHTS
     if not path.is_file():
         raise NotTrainedError(
@@ -101,3 +115,30 @@ def read_network(folder: Path, card: ModelCard) -> tuple[Method, int]:
     network = build_method(card.config, len(card.class_names), load_weights=False)
     load_matching(network, tensors, path)
     return network.eval(), int(metadata.get("epoch", "0"))
+
+
+def fingerprint_of_state(state: Mapping[str, Any]) -> str:
+    """Hash named arrays or tensors; half precision counts as the float32 that it is loaded as."""
+    digest = hashlib.sha256()
+    for key, value in sorted(state.items()):
+        array = np.asarray(value if isinstance(value, np.ndarray) else value.detach().cpu())
+        array = array.astype(np.float32) if array.dtype == np.float16 else array
+        digest.update(key.encode())
+        digest.update(np.ascontiguousarray(array).tobytes())
+    return digest.hexdigest()
+
+
+def stored_fingerprint(path: Path) -> str:
+    """Return the fingerprint of a file of weights: its own word, or, of an older file, the hash."""
+    from safetensors import SafetensorError, safe_open
+
+    try:
+        with safe_open(path, framework="np") as file:
+            if told := (file.metadata() or {}).get(FINGERPRINT):
+                return str(told)
+            return fingerprint_of_state({key: file.get_tensor(key) for key in file.keys()})  # noqa: SIM118
+    except (SafetensorError, OSError) as error:
+        raise FormatError(
+            f"{str(path)!r} is damaged or not a safetensors file: {error}. "
+            "Restore it from a copy, or train again."
+        ) from error

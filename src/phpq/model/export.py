@@ -4,7 +4,7 @@ The general embedding makes a file of its own, without codes: those belong to a 
 
 Resizing, pixel statistics, mirror averaging and codebooks are inside, so that a program in any
 language that can make a square of RGB bytes can encode. The file is checked against the model
-before it gets its name: the codes must be identical.
+before it gets its name: the codes must be identical. Its metadata hold what `OnnxModel` needs.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from __future__ import annotations
 import json
 import logging
 import warnings
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
@@ -21,15 +22,18 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from phpq._version import __version__
-from phpq.config import DataConfig
-from phpq.errors import ConfigError, FormatError, MissingExtraError
+from phpq.config import DataConfig, RunConfig, to_dict
+from phpq.errors import ConfigError, FormatError, MissingExtraError, missing_extra
 from phpq.files import replacing
 from phpq.model.general import GeneralEmbedding
+from phpq.model.interface import ONNX_FILES
 from phpq.model.method import Method
+from phpq.model.onnx_file import check_sealed, read_facts, seal
+from phpq.model.onnx_model import codebook_facts, copy_file
 
 if TYPE_CHECKING:
     from phpq.codes import Space
-    from phpq.model.retrieval import Model
+    from phpq.model.retrieval import TorchModel
 
 CHECKED_IMAGES = 6
 
@@ -85,13 +89,13 @@ def _resize_matrix(source: int, target: int) -> Tensor:
     return rows.view(source, target).T.contiguous()
 
 
-def export_onnx(model: Model, path: str | Path, *, space: Space = "learned") -> Path:
+def export_onnx(model: TorchModel, path: str | Path, *, space: Space = "learned") -> Path:
     """Write the encoder of a model as ONNX and check it with onnxruntime.
 
     The name must end in .onnx. Input `pixels`: (N, 3, S, S) uint8 RGB squares, N free,
     S = data.store_size. Outputs `codes`: (N, M) uint8 and `embedding`: (N, D) float32; of the space
-    "general" only `embedding`: (N, E). The file's metadata name the bits, the classes and the
-    fingerprint of what it holds. The model's device is kept.
+    "general" only `embedding`: (N, E). The file's metadata hold settings, classes, codebooks and
+    the fingerprint of the weights. The model's device is kept.
     """
     target = Path(path)
     if target.suffix != ".onnx":
@@ -99,35 +103,83 @@ def export_onnx(model: Model, path: str | Path, *, space: Space = "learned") -> 
     if not target.parent.is_dir():
         raise ConfigError(f"There is no folder {str(target.parent)!r} to write to. Make it first.")
     try:
-        import onnx
-        import onnxruntime  # noqa: F401
+        import onnx  # noqa: F401
         import onnxscript  # noqa: F401
     except ImportError as error:
-        raise MissingExtraError(
-            f"Exporting needs the package {error.name!r}. Install it with: pip install 'phpq[onnx]'"
-        ) from error
+        raise missing_extra(error, "Writing ONNX files") from error
     config = model.card.config.data
     general = space == "general"
     encoder = OnnxEncoder(model.general if general else model.network, config).cpu().eval()
-    facts = {
-        "phpq_version": __version__,
-        "space": space,
-        "bits": str(model.bits),
-        "num_codebooks": str(model.codebooks.num_codebooks),
-        "fingerprint": model.general_fingerprint() if general else model.fingerprint(),
-        "class_names": json.dumps(list(model.class_names)),
-    }
     try:
         with replacing(target) as temporary:
             _trace(encoder, config.store_size, temporary)
-            content = onnx.load(str(temporary))
-            for key, value in facts.items():
-                content.metadata_props.add(key=key, value=value)
-            onnx.save(content, str(temporary))
             _check(encoder, temporary, config.store_size)
+            seal(temporary, _facts(model, space))
     finally:
         encoder.network.to(model.device)
     return target
+
+
+def _facts(model: TorchModel, space: Space) -> dict[str, str]:
+    """Return what the file says of itself: what a program without torch needs to know."""
+    facts = {
+        "phpq_version": __version__,
+        "space": space,
+        "embedding_dim": str(model.embedding_dim(space)),
+        "dataset": model.card.dataset,
+        "class_names": json.dumps(list(model.class_names)),
+        "config": json.dumps(to_dict(model.card.config)),
+        "epochs": str(model.epochs),
+    }
+    if space == "general":
+        return facts | {"fingerprint": model.general_fingerprint()}
+    return facts | {
+        "fingerprint": model.fingerprint(),
+        "bits": str(model.bits),
+        "num_codebooks": str(model.codebooks.num_codebooks),
+        "query_norm": model.query_norm,
+        **codebook_facts(model.codebooks),
+    }
+
+
+def write_onnx(model: TorchModel, folder: Path) -> str:
+    """Give a folder the ONNX files of its model, but for those that it has, and if it wants them.
+
+    Returns why there are none, or nothing. A file of the folder that the model was read from is
+    copied: making one takes seconds.
+    """
+    if not model.card.config.training.onnx:
+        return ""
+    spaces: tuple[Space, ...] = ("learned", "general") if model.has_general else ("learned",)
+    for space in spaces:
+        name = ONNX_FILES[space]
+        mine = model.general_fingerprint() if space == "general" else model.fingerprint()
+        if _is_of(folder / name, mine):
+            continue
+        if model.folder is not None and _is_of(model.folder / name, mine):
+            copy_file(model.folder / name, folder / name)
+            continue
+        try:
+            export_onnx(model, folder / name, space=space)
+        except (MissingExtraError, FormatError) as error:
+            return str(error)
+    return ""
+
+
+def lacks_onnx(folder: Path, config: RunConfig) -> bool:
+    """Tell whether the ONNX files of a finished run are still to be written, and can be."""
+    possible = all(find_spec(name) for name in ("onnx", "onnxscript"))
+    there = all((folder / name).is_file() for name in ONNX_FILES.values())
+    return config.training.onnx and possible and not there
+
+
+def _is_of(path: Path, fingerprint: str) -> bool:
+    """Tell whether an ONNX file is there, whole, and of the weights with this fingerprint."""
+    try:
+        check_sealed(path)
+        return read_facts(path)["fingerprint"] == fingerprint
+    except (FormatError, OSError, KeyError):
+        return False
 
 
 def _trace(encoder: OnnxEncoder, side: int, path: Path) -> None:
@@ -135,17 +187,21 @@ def _trace(encoder: OnnxEncoder, side: int, path: Path) -> None:
     logging.getLogger("torch.onnx").setLevel(logging.ERROR)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        torch.onnx.export(
-            encoder,
-            (torch.zeros(2, 3, side, side, dtype=torch.uint8),),
-            str(path),
-            input_names=["pixels"],
-            output_names=encoder.outputs,
-            dynamic_shapes={"pixels": {0: torch.export.Dim("images", min=1, max=4096)}},
-            dynamo=True,
-            external_data=False,
-            verbose=False,
-        )
+        try:
+            torch.onnx.export(
+                encoder,
+                (torch.zeros(2, 3, side, side, dtype=torch.uint8),),
+                str(path),
+                input_names=["pixels"],
+                output_names=encoder.outputs,
+                dynamic_shapes={"pixels": {0: torch.export.Dim("images", min=1, max=4096)}},
+                dynamo=True,
+                external_data=False,
+                verbose=False,
+            )
+        except torch.onnx.errors.OnnxExporterError as error:
+            reason = str(error.__cause__ or error).strip().splitlines()[0]
+            raise FormatError(f"This network cannot be written as ONNX: {reason}.") from error
 
 
 def _check(encoder: OnnxEncoder, path: Path, side: int) -> None:

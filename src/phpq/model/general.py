@@ -21,11 +21,11 @@ from torch import Tensor, nn
 from phpq.config import ModelConfig, RunConfig
 from phpq.errors import DivergedError, NotTrainedError
 from phpq.model.backbone import Backbone, build_backbone
+from phpq.model.checkpoint import FINGERPRINT, GENERAL, fingerprint_of_state
 from phpq.model.method import Method, TrainingSet
 from phpq.model.pooling import generalized_spatial_pooling
 from phpq.model.weights import first_not_finite, load_matching, read_safetensors, write_safetensors
 
-GENERAL = "general.safetensors"
 LARGEST_DIM = 4096
 FOCUS = 3.0  # of the generalized mean: between the average and the maximum
 # Of the mean variance, added to every variance within classes. There are more features than a small
@@ -174,7 +174,8 @@ def write_general(folder: Path, general: GeneralEmbedding) -> None:
     """Write the general embedding into a model folder."""
     state = general.state_dict()
     trunk = {name: _stored(value) for name, value in state.items() if name.startswith("backbone.")}
-    write_safetensors(folder / GENERAL, state | trunk, {"format": "phpq"})
+    facts = {"format": "phpq", FINGERPRINT: fingerprint_of_state(state)}
+    write_safetensors(folder / GENERAL, state | trunk, facts)
 
 
 def read_general(folder: Path, config: ModelConfig) -> GeneralEmbedding:

@@ -1,43 +1,36 @@
-"""The object a user holds: images in, embeddings and codes out, save and load.
-
-As in `phpq.load("runs/birds").encode(["a.jpg", "b.jpg"])`.
-"""
+"""A model that computes with torch: pixels in, embeddings out, on one device."""
 
 from __future__ import annotations
 
-import hashlib
-import tempfile
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import closing
+from collections.abc import Callable
 from functools import cached_property
-from itertools import islice
 from pathlib import Path
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from PIL import Image
-from torch import Tensor, nn
+from torch import Tensor
 
-from phpq.codes import Codebooks, QueryNorm, Space
-from phpq.config import CONFIG_FILE, DataConfig
-from phpq.data import LabelledImages, decode_square
+from phpq.codes import Space
+from phpq.config import DataConfig
 from phpq.data.batches import Views
-from phpq.data.decode import read_ahead
-from phpq.errors import ConfigError, FormatError, NotTrainedError, ShapeError, unknown_name
-from phpq.model.checkpoint import ModelCard, read_card, read_network, write_card, write_weights
-from phpq.model.general import GENERAL, GeneralEmbedding, read_general, write_general
+from phpq.errors import ConfigError, NotTrainedError, unknown_name
+from phpq.model.checkpoint import (
+    GENERAL,
+    ModelCard,
+    fingerprint_of_state,
+    read_network,
+    write_card,
+    write_weights,
+)
+from phpq.model.export import write_onnx
+from phpq.model.general import GeneralEmbedding, read_general, write_general
+from phpq.model.interface import Images, Model, squares_of
 from phpq.model.method import Method
 
-# What a user may hand over: files, opened images, a labelled set, or decoded uint8 squares.
-Images = str | Path | Image.Image | Sequence[str | Path | Image.Image] | LabelledImages
 
-
-class Model:
-    """A trained model, of PHPQ or of another method, on one device.
-
-    `folder` is where its general embedding is read from, once that is asked for.
-    """
+class TorchModel(Model):
+    """A network on one device; the only kind of model that heat maps and exports can be made of."""
 
     def __init__(
         self,
@@ -48,24 +41,9 @@ class Model:
         epochs: int,
         folder: Path | None = None,
     ) -> None:
+        super().__init__(card, network.export(), network.query_norm, epochs=epochs, folder=folder)
         self.network = network.to(device).eval()
-        self.card, self.device, self.epochs, self.folder = card, device, epochs, folder
-        self.codebooks: Codebooks = network.export()
-
-    @property
-    def bits(self) -> int:
-        """Bits of one code."""
-        return self.card.config.quantizer.bits
-
-    @property
-    def query_norm(self) -> QueryNorm:
-        """How queries are scored against its codes, see `Codebooks.lookup_tables`."""
-        return self.network.query_norm
-
-    @property
-    def class_names(self) -> tuple[str, ...]:
-        """The classes that it learned."""
-        return self.card.class_names
+        self.device = device
 
     @cached_property
     def general(self) -> GeneralEmbedding:
@@ -96,92 +74,37 @@ class Model:
         function = embedding_function(self.network, self.card.config.data)
         return function, self.network.embedding_dim
 
-    def embed(
-        self, images: Images, *, batch_size: int = 64, space: Space = "learned"
+    def _embed(
+        self, pixels: NDArray[np.uint8], space: Space, batch_size: int
     ) -> NDArray[np.float32]:
-        """Embed one image or many: (N, D) float32; sub-vectors are not normalised.
-
-        In the space "general": (N, E), of unit length. An image that cannot be read raises
-        BadImageError. `batch_size` bounds the memory and never changes the result.
-        """
-        data = self.card.config.data
-        function, dim = self._embedder(space)
-        if not _sources(images)[1]:
-            return np.empty((0, dim), np.float32)
-        result = apply_to_images(function, images, data, device=self.device, batch_size=batch_size)
-        return result.cpu().numpy()
-
-    def encode(self, images: Images, *, batch_size: int = 64) -> NDArray[np.uint8]:
-        """Encode images: (N, M) uint8, one codeword index per codebook."""
-        return self.codebooks.encode(self.embed(images, batch_size=batch_size))
-
-    def embed_pixels(
-        self,
-        pixels: NDArray[np.uint8] | Tensor,
-        *,
-        batch_size: int = 64,
-        space: Space = "learned",
-    ) -> NDArray[np.float32]:
-        """Embed decoded squares (N, 3, S, S) uint8: (N, D) float32, or (N, E) "general" ones."""
-        if pixels.dtype not in (np.uint8, torch.uint8) or pixels.ndim != 4 or pixels.shape[1] != 3:
-            raise ShapeError(
-                f"pixels of shape {tuple(pixels.shape)} and type {pixels.dtype}: "
-                "give (N, 3, S, S) uint8."
-            )
-        function, dim = self._embedder(space)
-        if not len(pixels):
-            return np.empty((0, dim), np.float32)
+        function, _ = self._embedder(space)
         data = self.card.config.data
         result = apply_to_pixels(function, pixels, data, device=self.device, batch_size=batch_size)
         return result.cpu().numpy()
 
     def save(self, folder: str | Path) -> Path:
-        """Write the model, and its general embedding if it has one, to a folder; returns it."""
+        """Write the model, its general embedding and its ONNX files to a folder; returns it."""
         path = Path(folder)
         write_card(path, self.card)
         write_weights(path, self.network, epoch=self.epochs)
         if self.has_general:
             write_general(path, self.general)
+        write_onnx(self, path)
         return path
-
-    def push_to_hub(self, repository: str, *, private: bool = False) -> str:
-        """Upload the model to the Hugging Face hub; returns its address there."""
-        from huggingface_hub import HfApi
-
-        api = HfApi()
-        api.create_repo(repository, private=private, exist_ok=True)
-        with tempfile.TemporaryDirectory() as folder:
-            self.save(folder)
-            return str(api.upload_folder(repo_id=repository, folder_path=folder))
 
     def fingerprint(self) -> str:
         """Hash of the weights: equal models give equal codes."""
-        return _fingerprint(self.network)
+        return fingerprint_of_state(self.network.state_dict())
 
     def general_fingerprint(self) -> str:
         """Hash of the general embedding: equal ones give equal vectors."""
-        return _fingerprint(self.general)
+        return fingerprint_of_state(self.general.state_dict())
 
 
-def _fingerprint(module: nn.Module) -> str:
-    digest = hashlib.sha256()
-    for key, value in sorted(module.state_dict().items()):
-        digest.update(key.encode())
-        digest.update(value.detach().cpu().contiguous().numpy().tobytes())
-    return digest.hexdigest()
-
-
-def load(source: str | Path, *, device: str = "auto") -> Model:
-    """Load a model from a folder that `phpq train` or `Model.save` wrote, or a hub's "owner/name".
-
-    The device "auto" takes CUDA where there is one.
-    """
-    folder = Path(source)
-    if not folder.is_dir():
-        folder = _from_hub(str(source))
-    card = read_card(folder)
+def load_torch(folder: Path, card: ModelCard, *, device: str = "auto") -> TorchModel:
+    """Load the model of a folder; the device "auto" takes CUDA where there is one."""
     network, epochs = read_network(folder, card)
-    return Model(network, card, device=resolve_device(device), epochs=epochs, folder=folder)
+    return TorchModel(network, card, device=resolve_device(device), epochs=epochs, folder=folder)
 
 
 def resolve_device(name: str) -> torch.device:
@@ -241,7 +164,7 @@ def apply_to_images(
     """Decode images and do as `apply_to_pixels`, in flat memory; at least one image."""
     parts = [
         apply_to_pixels(function, squares, config, device=device, batch_size=batch_size)
-        for squares in _squares(images, config, batch_size)
+        for squares in squares_of(images, config, batch_size)
     ]
     return torch.cat(parts)
 
@@ -250,42 +173,3 @@ def embedding_function(network: Method, config: DataConfig) -> Callable[[Tensor]
     """Return how a network, from now on in evaluation mode, embeds pixels in [0, 1]."""
     network.eval()
     return lambda images: network.embed(images, mirrored=config.eval_flip)
-
-
-def _squares(images: Images, config: DataConfig, batch_size: int) -> Iterator[NDArray[np.uint8]]:
-    """Yield batches of (B, 3, S, S) squares, decoded ahead of the network."""
-    source, count = _sources(images)
-
-    def decode(row: int) -> NDArray[np.uint8]:
-        return decode_square(source(row), config)
-
-    with closing(read_ahead(range(count), decode, ahead=2 * batch_size)) as squares:
-        while batch := list(islice(squares, batch_size)):
-            yield np.stack(batch)
-
-
-def _sources(images: Images) -> tuple[Callable[[int], Path | Image.Image], int]:
-    """Return what gives each image as `decode_square` takes it, and how many there are."""
-    if isinstance(images, LabelledImages):
-        return (lambda row: images.path(row) or images.read(row)), len(images)
-    items = [images] if isinstance(images, str | Path | Image.Image) else images
-    files = [Path(item) if isinstance(item, str) else item for item in items]
-    return files.__getitem__, len(files)
-
-
-def _from_hub(name: str) -> Path:
-    if name.count("/") != 1 or name.startswith((".", "/")):
-        raise FormatError(
-            f"There is no folder {name!r}. Give a folder that `phpq train` wrote, or a hub id "
-            "of the form owner/name."
-        )
-    from huggingface_hub import snapshot_download
-    from huggingface_hub.errors import HfHubHTTPError, HFValidationError
-
-    try:
-        return Path(snapshot_download(name, allow_patterns=[CONFIG_FILE, "*.safetensors"]))
-    except (OSError, HfHubHTTPError, HFValidationError) as error:
-        raise FormatError(
-            f"{name!r} is neither a folder nor a model that could be fetched from the hub "
-            f"({type(error).__name__})."
-        ) from error

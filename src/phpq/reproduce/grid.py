@@ -37,7 +37,7 @@ Kind = Literal["training", "features", "shallow", "backbone"]
 SHARED = ("backbone", "features")  # kinds that other cells start from
 
 # Where and how fast a cell is run, not what it is.
-_MACHINE = ("workers", "checkpoint_seconds", "images_on_device", "accelerate")
+_MACHINE = ("workers", "checkpoint_seconds", "images_on_device", "accelerate", "onnx")
 
 
 @dataclass(frozen=True, slots=True)

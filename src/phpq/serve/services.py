@@ -15,6 +15,7 @@ from prometheus_client.exposition import CONTENT_TYPE_LATEST
 
 from phpq.codes import CodeArray, FloatArray
 from phpq.errors import PhpqError
+from phpq.explain.heatmap import heat_missing
 from phpq.gallery.folder import DAMAGE
 from phpq.gallery.shards import LocalShards, Shards
 from phpq.gallery.view import GalleryView
@@ -69,7 +70,8 @@ class Services:
         self.writer = Writer(gallery.path, gallery.model, self.decoders)
         manifest = self.views.current.store.manifest
         self._embedder = Embedder(partial(gallery.model.embed_pixels, space=manifest.space))
-        self.heat_missing = _NO_HEAT if manifest.owns_codebooks else ""  # why there is no heat map
+        # Why there is no heat map.
+        self.heat_missing = _NO_HEAT if manifest.owns_codebooks else heat_missing(self.model)
         pool = partial(BoundedPool, waiting=settings.max_waiting, seconds=settings.request_seconds)
         # For what takes milliseconds. Threads that wait for other processes need no core each.
         threads = settings.workers or (_WAITING_THREADS if self.shards.remote else settings.threads)

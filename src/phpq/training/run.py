@@ -3,6 +3,8 @@
     config.json          the resolved config, the classes, the data set, the version
     weights.safetensors  the model as of the last checkpoint (averaged weights)
     general.safetensors  its general embedding, once the run is finished
+    encoder.onnx         the same two for machines without torch, if `training.onnx` says so and
+    general.onnx         the packages are there
     state.safetensors    what resuming needs; gone once the run is finished
     metrics.jsonl        one row per epoch
 
@@ -31,6 +33,7 @@ from phpq.errors import ConfigError, FormatError
 from phpq.evaluation.history import METRICS, read_rows
 from phpq.files import remove_temporaries, write_bytes, write_text
 from phpq.model.checkpoint import (
+    GENERAL,
     WEIGHTS,
     ModelCard,
     interrupted_card,
@@ -38,17 +41,19 @@ from phpq.model.checkpoint import (
     write_card,
     write_weights,
 )
-from phpq.model.general import GENERAL, fit_general, write_general
+from phpq.model.checkpoint import (
+    STATE as STATE,
+)
+from phpq.model.export import lacks_onnx, write_onnx
+from phpq.model.general import fit_general, write_general
 from phpq.model.method import Method, build_method
-from phpq.model.retrieval import Model, resolve_device
+from phpq.model.retrieval import TorchModel, load_torch, resolve_device
 from phpq.model.weights import read_safetensors, write_safetensors
 from phpq.recipes import classifier_config, remaining_config
 from phpq.report.pictures import plot_training
 from phpq.training.distributed import ALONE, Group
 from phpq.training.loop import Trainer, run_epochs
 from phpq.training.progress import Reporter
-
-STATE = "state.safetensors"
 
 
 def train_run(  # noqa: PLR0913  by name
@@ -61,13 +66,13 @@ def train_run(  # noqa: PLR0913  by name
     reporter: Reporter | None = None,
     cache: Path | None = None,
     group: Group | None = None,
-) -> Model:
+) -> TorchModel:
     """Train a model and write its run folder, which must be new, or the one to resume.
 
     The training split is also the gallery, the test split the queries; `cache` is a folder for
     decoded pixels. Each process of a group calls this; the first writes the folder, which all must
     be able to read. On CUDA each has its own device. Resuming a finished run that lacks its general
-    embedding, as those of version 0.1.0 do, adds it.
+    embedding or its ONNX files, as those of older versions do, adds them.
     """
     group = group or ALONE
     reporter = reporter if reporter and group.first else Reporter()
@@ -83,6 +88,9 @@ def train_run(  # noqa: PLR0913  by name
     origin = dataset.source or dataset.name
     names = learned_part(dataset, config.data).class_names
     card = ModelCard(config=config, class_names=names, dataset=origin)
+    if finished and group.every((folder / GENERAL).is_file()):
+        network, epochs = read_network(folder, card)
+        return _with_onnx(network, card, folder, epochs, place, reporter, group)
 
     def ready() -> None:
         if not finished:
@@ -107,7 +115,30 @@ def train_run(  # noqa: PLR0913  by name
         epochs = _learn(trainer, folder, before=before, begun=begun)
     general = fit_general(trainer.evaluated_network, config, trainer.training_set)
     group.on_first(lambda: write_general(folder, general))
-    return Model(trainer.plain_network, card, device=place, epochs=epochs, folder=folder)
+    return _with_onnx(trainer.plain_network, card, folder, epochs, place, reporter, group)
+
+
+def _with_onnx(
+    network: Method,
+    card: ModelCard,
+    folder: Path,
+    epochs: int,
+    device: torch.device,
+    reporter: Reporter,
+    group: Group,
+) -> TorchModel:
+    """Return the model of a finished run, after its ONNX files are written."""
+    model = TorchModel(network, card, device=device, epochs=epochs, folder=folder)
+
+    def write() -> None:
+        reporter.message("writing the ONNX files")
+        # As it was written: what learned may be on another device, or compiled.
+        if reason := write_onnx(load_torch(folder, card, device="cpu"), folder):
+            reporter.message(f"{reason} Then write them with: phpq export {folder}")
+
+    if card.config.training.onnx:
+        group.on_first(write)
+    return model
 
 
 def _learn(trainer: Trainer, folder: Path, *, before: int, begun: bool) -> int:
@@ -257,7 +288,8 @@ def _check_folder(folder: Path, config: RunConfig, *, resume: bool) -> None:
                 f"The config differs from that of the run in {str(folder)!r}. Resume with the same "
                 "settings, or start in a new folder."
             )
-        if (folder / GENERAL).is_file() and not (folder / STATE).is_file():
+        lacking = not (folder / GENERAL).is_file() or lacks_onnx(folder, config)
+        if not lacking and not (folder / STATE).is_file():
             raise ConfigError(
                 f"The run in {str(folder)!r} is finished; there is nothing to resume. "
                 "Start another in a new folder."
