@@ -90,13 +90,13 @@ def measure(rows: int, rows_per_class: int, books: int, queries: int) -> dict[st
     """Build an index and search it; in a process of its own."""
     codebooks = Codebooks(np.tile(np.eye(WORDS, dtype=np.float32), (books, 1, 1)))
     small, tables = draw(20_000, 20, books, 2)
-    CodeIndex(codebooks, small).search_tables(tables, TOP_K, threads=1)  # compiles
+    CodeIndex(codebooks, small).build().search_tables(tables, TOP_K, threads=1)  # compiles
     classes = rows // rows_per_class if rows_per_class else 0
     codes, tables = draw(rows, classes, books, queries)
     vectors = tables.reshape(queries, -1)
     before = resident() - codes.nbytes
     start = time.process_time()
-    index = CodeIndex(codebooks, codes)
+    index = CodeIndex(codebooks, codes).build()
     build = time.process_time() - start
     highest = peak() - before
     index.search(vectors[:2], TOP_K, query_norm="raw", threads=1)
@@ -186,10 +186,10 @@ def measure_open(path: Path) -> dict[str, Any]:
     store = GalleryStore.open(path)
     books = store.manifest.num_codebooks
     codebooks = Codebooks(np.tile(np.eye(WORDS, dtype=np.float32), (books, 1, 1)))
-    CodeIndex(codebooks, draw(20_000, 20, books, 1)[0])  # compiles
+    CodeIndex(codebooks, draw(20_000, 20, books, 1)[0]).build()  # compiles
     before = resident()
     start = time.perf_counter()
-    CodeIndex(codebooks, find_part(GalleryStore.open(path)).codes())
+    CodeIndex(codebooks, find_part(GalleryStore.open(path)).codes()).build()
     return {
         "open_s": round(time.perf_counter() - start, 3),
         "open_peak_bytes": peak() - before,

@@ -124,7 +124,7 @@ def make_cases(
         tables = [additive.queries(each, seed=SEED)[:queries] for each in get_args(Asked)]
     books = Codebooks(np.tile(np.eye(WORDS, dtype=np.float32), (num_codebooks, 1, 1)))
     start = time.perf_counter()
-    index = CodeIndex(books, codes)
+    index = CodeIndex(books, codes).build()
     case = Case(
         kind=kind,
         classes=classes,

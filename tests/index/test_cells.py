@@ -46,7 +46,7 @@ def test_codes_whose_first_codebooks_decide_equal_the_full_scan(
     rng = np.random.default_rng(books)
     codes, tables = additive(rng, rows, books, kinds=200)
     codes = np.tile(codes, (repeated, 1))
-    index = CodeIndex(random_codebooks(rng, num_codebooks=books, codebook_size=256), codes)
+    index = CodeIndex(random_codebooks(rng, num_codebooks=books, codebook_size=256), codes).build()
     for top_k, share in ((1, None), (100, None), (100, 0.3), (40, 0.0005)):
         allowed = None if share is None else rng.random(len(codes)) < share
         found = index.search_tables(tables[:3], top_k, allowed=allowed, threads=1)

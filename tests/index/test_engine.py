@@ -54,15 +54,19 @@ def test_any_index_equals_the_full_scan(data: st.DataObject, seed: int, books: i
         most = data.draw(st.sampled_from([7, 50, 1 << 31]), "rows of a part")
         patch.setattr("phpq.index.engine._PART_ROWS", most)
         patch.setattr("phpq.index.engine.CELL_GROUPS", data.draw(st.sampled_from([0, 8]), "cells"))
-        index = CodeIndex(codebooks, codes)
-    assert len(index) == count
+        index = CodeIndex(codebooks, codes).build()
+    scanned = CodeIndex(codebooks, codes)  # so few rows that nothing is built for them
+    assert len(index) == len(scanned) == count
     np.testing.assert_array_equal(index.codes(), codes)
+    np.testing.assert_array_equal(scanned.codes(), codes)
     for _ in range(data.draw(st.integers(1, 4), "searches")):
         queries = data.draw(st.sampled_from([1, 3, 6]), "queries")
         ties = data.draw(st.booleans(), "ties")
         tables = random_tables(rng, books, size, queries=queries, ties=ties)
         allowed = rng.random(count) < rng.random() ** 4 if rng.random() < 0.5 else None
-        assert_same(index, codes, tables, data.draw(st.integers(1, 30), "top_k"), allowed)
+        top_k = data.draw(st.integers(1, 30), "top_k")
+        for each in (index, scanned):
+            assert_same(each, codes, tables, top_k, allowed)
 
 
 @pytest.mark.parametrize("ties", [False, True])
@@ -73,7 +77,7 @@ def test_large_galleries_equal_the_full_scan(books: int, used: int, ties: bool) 
     rng = np.random.default_rng(books * used)
     codebooks = random_codebooks(rng, num_codebooks=books, codebook_size=256)
     codes = rng.integers(0, used, (20_000, books)).astype(np.uint8)
-    index = CodeIndex(codebooks, codes)
+    index = CodeIndex(codebooks, codes).build()
     tables = random_tables(rng, books, 256, ties=ties)
     assert_same(index, codes, tables, 100)
     tables[:, :, 0] += 5  # one codeword is much better, as for learned codes
@@ -90,7 +94,7 @@ def test_tables_of_any_size_are_compared_safely(scale: float) -> None:
     rng = np.random.default_rng(7)
     codebooks = random_codebooks(rng, num_codebooks=6, codebook_size=256)
     codes = rng.integers(0, 256, (20_000, 6)).astype(np.uint8)
-    index = CodeIndex(codebooks, codes)
+    index = CodeIndex(codebooks, codes).build()
     assert_same(index, codes, random_tables(rng, 6, 256) * np.float32(scale), 50)
 
 
@@ -102,20 +106,21 @@ def test_rounding_never_hides_a_row(books: int, monkeypatch: pytest.MonkeyPatch)
     rng = np.random.default_rng(books)
     codebooks = random_codebooks(rng, num_codebooks=books, codebook_size=16)
     codes = rng.integers(0, 16, (6000, books)).astype(np.uint8)
-    index = CodeIndex(codebooks, codes)
+    index = CodeIndex(codebooks, codes).build()
     tables = 1 + rng.integers(-9, 9, (40, books, 16)) * 2.0**-22
     for top_k in (1, 5, 60):
-        assert_same(index, codes, tables.astype(np.float32), top_k)
+        for each in (index, CodeIndex(codebooks, codes)):
+            assert_same(each, codes, tables.astype(np.float32), top_k)
 
 
 def test_all_codes_equal_and_all_scores_equal() -> None:
     rng = np.random.default_rng(9)
     codebooks = random_codebooks(rng, num_codebooks=4, codebook_size=256)
     codes = np.full((30_000, 4), 7, dtype=np.uint8)
-    index = CodeIndex(codebooks, codes)
+    index = CodeIndex(codebooks, codes).build()
     assert_same(index, codes, random_tables(rng, 4, 256), 100)
     codes = rng.integers(0, 256, (20_000, 4)).astype(np.uint8)
-    index = CodeIndex(codebooks, codes)
+    index = CodeIndex(codebooks, codes).build()
     assert_same(index, codes, np.zeros((2, 4, 256), dtype=np.float32), 100)
 
 
@@ -124,7 +129,7 @@ def test_threads_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     rng = np.random.default_rng(10)
     codebooks = random_codebooks(rng, num_codebooks=4, codebook_size=16)
     codes = rng.integers(0, 16, (20_000, 4)).astype(np.uint8)
-    index = CodeIndex(codebooks, codes)
+    index = CodeIndex(codebooks, codes).build()
     tables = random_tables(rng, 4, 16, queries=23)
     for threads in (0, 1, 2, 5, 64):
         assert_same(index, codes, tables, 11, threads=threads)
@@ -175,7 +180,7 @@ def test_float_queries_are_scored_by_their_lookup_tables() -> None:
     codebooks = random_codebooks(rng, num_codebooks=3, codebook_size=16)
     codes = rng.integers(0, 16, (3000, 3)).astype(np.uint8)
     queries = rng.standard_normal((5, 12)).astype(np.float32)
-    index = CodeIndex(codebooks, codes)
+    index = CodeIndex(codebooks, codes).build()
     assert index.codebooks is codebooks
     norms: tuple[QueryNorm, ...] = ("unit", "raw")
     for norm in norms:
@@ -206,7 +211,7 @@ def test_memory_stays_within_its_bound(books: int, used: int) -> None:
     rows = 200_000
     rng = np.random.default_rng(books)
     codebooks = random_codebooks(rng, num_codebooks=books, codebook_size=256)
-    index = CodeIndex(codebooks, rng.integers(0, used, (rows, books)).astype(np.uint8))
+    index = CodeIndex(codebooks, rng.integers(0, used, (rows, books)).astype(np.uint8)).build()
     fixed = (books + 1) // 2 * 4 * (256**2 + 1)  # the tables of cells do not grow with the rows
     assert index.memory_bytes() - fixed <= rows * (1.5 * books + 7)
     assert index.memory_bytes() >= 4 * rows
@@ -232,6 +237,50 @@ def test_bad_arguments_are_refused() -> None:
         index.search_tables(np.full((1, 3, 8), np.nan, dtype=np.float32), 1)
 
 
-def test_importing_the_package_does_not_load_the_compiler() -> None:
-    code = "import sys, phpq.index; sys.exit('numba' in sys.modules)"
-    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+def test_sums_that_overflow_are_found_alike_with_and_without_a_build() -> None:
+    rng = np.random.default_rng(15)
+    codebooks = random_codebooks(rng, num_codebooks=3, codebook_size=4)
+    codes = rng.integers(0, 4, (50, 3)).astype(np.uint8)
+    tables = np.full((1, 3, 4), 3e38, np.float32)
+    tables[0, 2] = -np.inf  # beside it a sum is no number
+    tables[0, 1, :2] = -1
+    tables[0, 2, :2] = [0.5, -3e38]
+    plain, built = (
+        each._search(tables, 40, None, 1)
+        for each in (CodeIndex(codebooks, codes), CodeIndex(codebooks, codes).build())
+    )
+    np.testing.assert_array_equal(plain.ids, built.ids)
+    np.testing.assert_array_equal(plain.scores, built.scores)
+
+
+@pytest.mark.parametrize("few", [0, 100])
+def test_rows_are_sorted_once_enough_was_scanned(few: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("phpq.index.engine.FEW_ROWS", few)
+    monkeypatch.setattr("phpq.index.engine._SCAN_SCORES", 250)
+    rng = np.random.default_rng(16)
+    codebooks = random_codebooks(rng, num_codebooks=3, codebook_size=16)
+    codes = rng.integers(0, 16, (100, 3)).astype(np.uint8)
+    index = CodeIndex(codebooks, codes)
+    tables = random_tables(rng, 3, 16, queries=3)
+    sizes = []
+    for _ in range(3):
+        assert_same(index, codes, tables[:1], 5)
+        sizes.append(index.memory_bytes())
+    # Few rows are scanned for ever, unless many queries come at once.
+    assert [size == codes.nbytes for size in sizes] == [True, True, few == 100]
+    assert_same(index, codes, tables, 5)
+    assert index.memory_bytes() > codes.nbytes
+
+
+def test_few_rows_are_searched_without_the_compiler() -> None:
+    code = """
+import sys
+sys.modules["numba"] = None  # to import it is an error
+import numpy as np
+from phpq.codes import Codebooks
+from phpq.index import CodeIndex
+words = np.tile(np.eye(4, dtype=np.float32), (2, 1, 1))
+index = CodeIndex(Codebooks(words), np.zeros((6000, 2), np.uint8))
+assert index.search(np.ones((2, 8), np.float32), 3).ids.tolist() == [[0, 1, 2]] * 2
+"""
+    subprocess.run([sys.executable, "-c", code], check=True)

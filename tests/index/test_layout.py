@@ -17,7 +17,7 @@ def test_predicted_bytes_are_the_bytes_of_the_index(books: int, kinds: int) -> N
     sample = rng.integers(0, 16, (min(kinds, 6000), books), dtype=np.uint8)
     codes = sample[rng.integers(0, len(sample), 6000)] if kinds < 6000 else sample
     words = np.tile(np.eye(16, dtype=np.float32), (books, 1, 1))
-    index = CodeIndex(Codebooks(words), codes)
+    index = CodeIndex(Codebooks(words), codes).build()
     distinct = len(group_codes(codes).sizes)
     layout = part_layout(6000, distinct, num_codebooks=books, codebook_size=16)
     predicted = layout.memory_bytes

@@ -70,7 +70,8 @@ def time_search(
         )
     batch = vectors[np.arange(num_queries) % len(vectors)]
     codes = codebooks.encode(rows)
-    index, threads, parts = CodeIndex(codebooks, codes), _threads(), codebooks.num_codebooks
+    index, threads = CodeIndex(codebooks, codes).build(), _threads()
+    parts = codebooks.num_codebooks
     unit_rows = normalise_sub_vectors(rows, parts) if codebooks.unit else rows
     unit_batch = normalise_sub_vectors(batch, parts) if codebooks.unit else batch
     # Normalising queries is the same work for both, so it is done before.

@@ -77,7 +77,7 @@ def advise_run(run: Path, size: int, *, seed: int = 0) -> CodeAdvice:
     expected = expected_distinct(sizes, size, most=2**codebooks.bits)
     rows = min(size, TIMED_ROWS)
     generator = np.random.default_rng(seed)
-    index = CodeIndex(codebooks, draw_codes(codes, rows, generator))
+    index = CodeIndex(codebooks, draw_codes(codes, rows, generator)).build()
     queries = draw_queries(codebooks, codes, labels, generator)
     return CodeAdvice(
         run=str(run),

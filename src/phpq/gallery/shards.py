@@ -20,6 +20,7 @@ from phpq.codes import Codebooks, FloatArray, IntArray
 from phpq.gallery._part import StoredPart, find_part, part_bounds
 from phpq.gallery.store import GalleryStore
 from phpq.index import CodeIndex
+from phpq.index.engine import FEW_ROWS
 
 T = TypeVar("T")
 BoolArray = NDArray[np.bool_]
@@ -124,6 +125,8 @@ class Shard:
         self._prepared = True
         self.facts()
         self.candidates("id", "")
+        if len(self) > FEW_ROWS:
+            self._index.build()
         books = self._index.codebooks
         self.search(Search(np.zeros((1, books.num_codebooks, books.codebook_size), np.float32), 1))
 

@@ -1,18 +1,20 @@
 """The exact index for learned codes: built once from codes, queries give the best rows.
 
 Equal codes are scored once, and groups of codes that cannot enter the answer are never looked at;
-scores and order are those of a plain scan, bit for bit. Beside it: the same codes for faiss
-(`IndexPQ` with inner product), and its product quantizer.
+scores and order are those of a plain scan, bit for bit. Where there is little to score, that scan
+itself is the faster way: it needs no compiler, and nothing is sorted for it. Beside it: the same
+codes for faiss (`IndexPQ` with inner product), and its product quantizer.
 """
 
 import itertools
 import os
 import sys
+import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -30,8 +32,14 @@ from phpq.codes import (
 )
 from phpq.errors import ShapeError, missing_extra
 
+if TYPE_CHECKING:
+    from phpq.index._kernels import Part
+
 BoolArray = NDArray[np.bool_]
 
+FEW_ROWS = 1 << 14  # a gallery of so few is scanned, however often it is searched
+# What is scanned before it is worth loading compiled code and sorting the rows.
+_SCAN_SCORES = 1 << 24
 _PART_ROWS = 1 << 31  # row numbers inside a part are 32 bits wide
 _THREADS_SECONDS = 2e-3  # work below which starting threads takes longer than it saves
 _FEW_ALLOWED = 64  # where less than one row in so many is allowed, those are copied first,
@@ -54,32 +62,53 @@ class CodeIndex:
     """
 
     def __init__(self, codebooks: Codebooks, codes: CodeArray) -> None:
-        from phpq.index._part import build_part
-
-        size = codebooks.codebook_size
-        check_codes("codes", codes, codebooks.num_codebooks, size)
+        check_codes("codes", codes, codebooks.num_codebooks, codebooks.codebook_size)
         self.codebooks = codebooks
         self._rows = len(codes)
-        self._parts = [
-            build_part(np.ascontiguousarray(codes[base : base + _PART_ROWS]), base, size)
-            for base in range(0, len(codes), _PART_ROWS)
-        ]
+        self._scanned = 0  # scores that plain scans gave
+        # Either the codes in row order, or the parts that are made of them.
+        self._held: CodeArray | list[Part] = codes.copy()
+        self._building = threading.Lock()
 
     def __len__(self) -> int:
         return self._rows
 
+    def build(self) -> Self:
+        """Sort the rows for compiled searches now, not when there is enough to search."""
+        self._built()
+        return self
+
+    def _built(self) -> "list[Part]":
+        from phpq.index._part import build_part
+
+        with self._building:
+            held = self._held
+            if isinstance(held, np.ndarray):
+                size = self.codebooks.codebook_size
+                self._held = held = [
+                    build_part(held[base : base + _PART_ROWS], base, size)
+                    for base in range(0, len(held), _PART_ROWS)
+                ]
+        return held
+
     def memory_bytes(self) -> int:
         """Return the memory of codes, row numbers and tables of cells."""
+        held = self._held
+        if isinstance(held, np.ndarray):
+            return held.nbytes
         from phpq.index._part import part_bytes
 
-        return sum(part_bytes(part) for part in self._parts)
+        return sum(part_bytes(part) for part in held)
 
     def codes(self) -> CodeArray:
         """Return the codes of all rows, (N, M) uint8 in row order."""
+        held = self._held
+        if isinstance(held, np.ndarray):
+            return held.copy()
         from phpq.index._part import part_codes
 
         empty = np.empty((0, self.codebooks.num_codebooks), dtype=np.uint8)
-        return np.concatenate([empty, *(part_codes(part) for part in self._parts)])
+        return np.concatenate([empty, *(part_codes(part) for part in held)])
 
     def search(
         self,
@@ -142,15 +171,38 @@ class CodeIndex:
                 f"allowed is {seen_as(allowed)}; expected a bool array of shape ({self._rows},), "
                 "one entry per row."
             )
+        # More places than rows would only be filled with -1: keep the heaps small.
+        places = min(int(top_k), self._rows)
+        held = self._held
+        if isinstance(held, np.ndarray) and self._is_little(len(tables)):
+            ids, scores = scan(tables, held, places, allowed)
+        else:
+            ids, scores = self._walk(tables, places, allowed, threads)
+        if places < top_k:
+            missing = ((0, 0), (0, int(top_k) - places))
+            ids = np.pad(ids, missing, constant_values=-1)
+            scores = np.pad(scores, missing, constant_values=-np.inf)
+        return SearchResult(ids, scores)
+
+    def _is_little(self, queries: int) -> bool:
+        """Count a search, and say whether a plain scan is the faster way for it."""
+        asked = queries * self._rows
+        if self._rows > FEW_ROWS:
+            self._scanned += asked
+            asked = self._scanned
+        return asked <= _SCAN_SCORES
+
+    def _walk(
+        self, tables: FloatArray, places: int, allowed: BoolArray | None, threads: int
+    ) -> tuple[IntArray, FloatArray]:
+        """Search by compiled loops; returns ids and scores (Q, places)."""
         from phpq.index._cells import search_part
         from phpq.index._kernels import NO_ROW, sort_heaps
 
+        parts = self._built()
         mask = np.empty(0, np.bool_) if allowed is None else np.ascontiguousarray(allowed)
-        # More places than rows would only be filled with -1: keep the heaps small.
-        places = min(int(top_k), self._rows)
         scores = np.full((len(tables), places), -np.inf, dtype=np.float32)
         ids = np.full((len(tables), places), NO_ROW, dtype=np.int64)
-        parts = self._parts
         many = allowed is not None and len(tables) >= _MANY_QUERIES
         if many and np.count_nonzero(mask) * _FEW_ALLOWED < self._rows:
             from phpq.index._part import restrict_part
@@ -166,11 +218,34 @@ class CodeIndex:
 
         if places:
             _share(len(tables), threads, search_block)
-        if places < top_k:
-            missing = ((0, 0), (0, int(top_k) - places))
-            ids = np.pad(ids, missing, constant_values=-1)
-            scores = np.pad(scores, missing, constant_values=-np.inf)
-        return SearchResult(ids, scores)
+        return ids, scores
+
+
+def scan(
+    tables: FloatArray, codes: CodeArray, places: int, allowed: BoolArray | None = None
+) -> tuple[IntArray, FloatArray]:
+    """Score all rows (N, M), or those allowed, for each of (Q, M, K) tables, in plain numpy.
+
+    Sums go in the order of the codebooks, as those of the compiled loops. Returns (Q, places) ids,
+    best first, ties ascending, -1 where there are fewer, and scores.
+    """
+    ids = np.full((len(tables), places), -1, np.int64)
+    scores = np.full((len(tables), places), -np.inf, np.float32)
+    rows = None if allowed is None else np.flatnonzero(allowed)
+    columns = codes.T if rows is None else codes[rows].T
+    for query, table in enumerate(tables if places else ()):
+        sums = table[0][columns[0]]
+        with np.errstate(over="ignore", invalid="ignore"):
+            for entries, column in zip(table[1:], columns[1:], strict=True):
+                sums += entries[column]
+        hopeful = np.flatnonzero(sums == sums)  # sums that overflow may be no numbers
+        if places < len(hopeful):
+            worst = np.partition(sums[hopeful], -places)[-places]
+            hopeful = np.flatnonzero(sums >= worst)
+        best = hopeful[np.argsort(-sums[hopeful], kind="stable")][:places]
+        ids[query, : len(best)] = best if rows is None else rows[best]
+        scores[query, : len(best)] = sums[best]
+    return ids, scores
 
 
 def _cores() -> int:

@@ -231,7 +231,7 @@ def _ways(
     if kept.query_norm == "unit":  # the same work for all, so it is done before
         batch = normalise_sub_vectors(batch, kept.codebooks.num_codebooks)
     score = record.get("map_learned", record["map"])
-    index = CodeIndex(kept.codebooks, kept.codes)
+    index = CodeIndex(kept.codebooks, kept.codes).build()
     yield {"engine": "index", "map": score}, lambda: index.search(batch, TOP_K, query_norm="raw")
     if kept.binary:
         engine, search = _hamming(pack_signs(batch), kept.codes)
