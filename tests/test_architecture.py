@@ -16,8 +16,8 @@ SOURCE = ROOT / "src" / "phpq"
 # From the ground up. A part may import the parts of lower layers and its own modules; parts of one
 # layer do not know each other.
 LAYERS: tuple[tuple[str, ...], ...] = (
-    ("_version", "errors", "hits"),
-    ("config", "files"),
+    ("_lazy", "_version", "errors", "hits"),
+    ("compiling", "config", "files"),
     ("codes", "recipes"),
     ("additive",),
     ("data", "index", "report"),
@@ -39,6 +39,7 @@ WITHOUT_TORCH = (
     "client",
     "cluster",
     "codes",
+    "compiling",
     "config",
     "errors",
     "evaluation",

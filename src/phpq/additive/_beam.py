@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from phpq.codes import CodeArray, FloatArray, IntArray
+from phpq.compiling import compiled
 
 BEAM = 8  # partial codes that are followed while a row is encoded
 _BLOCK = 512  # targets looked at at once
@@ -47,10 +48,7 @@ def beam_search(
 
 @cache
 def _compiled() -> Callable[..., Any]:
-    import numba
-
-    found: Callable[..., Any] = numba.njit(_follow, cache=True, nogil=True)
-    return found
+    return compiled(_follow)
 
 
 def _follow(  # noqa: C901

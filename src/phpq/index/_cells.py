@@ -8,13 +8,13 @@ enter the answer.
 import numpy as np
 
 from phpq.codes import FloatArray, IntArray
+from phpq.compiling import compiled
 from phpq.index._kernels import (
     NO_ROW,
     Bounds,
     MaskArray,
     Part,
     Query,
-    compiled,
     offer_list,
     offer_span,
     replace_root,

@@ -4,14 +4,13 @@ The best rows of each query come out in a heap whose root is the worst row kept.
 module loads numba, so `phpq.index.engine` does it when it is first needed.
 """
 
-from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-import numba
 import numpy as np
 from numpy.typing import NDArray
 
 from phpq.codes import CodeArray, FloatArray, IntArray
+from phpq.compiling import compiled
 
 WordArray = NDArray[np.uint32]
 MaskArray = NDArray[np.bool_]
@@ -54,12 +53,6 @@ class Bounds(NamedTuple):
     margin: float  # sums of float32 in any order differ by less
     after_one: float  # what codebooks 1, 2, ... add to a score
     after_two: float
-
-
-def compiled(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Compile a function when it is first called; keep the result on disk; release the GIL."""
-    result: Callable[..., Any] = numba.njit(nogil=True, cache=True)(function)
-    return result
 
 
 @compiled

@@ -6,7 +6,8 @@ Counting sorts by two bytes at a time, so the time is linear in the rows. Loads 
 import numpy as np
 
 from phpq.codes import CodeArray
-from phpq.index._kernels import MaskArray, Part, WordArray, compiled
+from phpq.compiling import compiled
+from phpq.index._kernels import MaskArray, Part, WordArray
 from phpq.index.engine import part_layout
 
 
