@@ -12,9 +12,9 @@ The names are loaded when they are first used: `import phpq` alone imports neith
 
 from __future__ import annotations
 
-import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from phpq._lazy import exports
 from phpq._version import __version__ as __version__
 
 __all__ = [
@@ -50,13 +50,7 @@ if TYPE_CHECKING:
     from phpq.gallery import Gallery
     from phpq.model import Model, load
 else:  # a type checker would take any name for known if it saw this
-
-    def __getattr__(name: str) -> Any:
-        if name not in _HOMES:
-            raise AttributeError(f"module 'phpq' has no attribute {name!r}")
-        value = getattr(importlib.import_module(_HOMES[name]), name)
-        globals()[name] = value  # the next access is a plain one
-        return value
+    __getattr__ = exports(__name__, _HOMES)
 
 
 def __dir__() -> list[str]:

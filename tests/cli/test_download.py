@@ -37,6 +37,6 @@ def test_progress_is_shown_in_bytes(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         seen.append((name, folder))
         return folder / name
 
-    monkeypatch.setattr("phpq.data.download", fetch)
+    monkeypatch.setattr("phpq.data.download.download", fetch)
     assert phpq("download", "dogs120", "--out", tmp_path, "--json").json()["name"] == "dogs120"
     assert seen == [("dogs120", tmp_path)]

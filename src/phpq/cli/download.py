@@ -24,7 +24,7 @@ def download(
     A transfer that breaks goes on where it stopped when the command is run again.
     """
     from phpq.data import data_home
-    from phpq.data import download as fetch
+    from phpq.data.download import download as fetch
 
     kept = out if out is not None else data_home(home())
     with progress_bars(in_bytes=True) as progress:

@@ -5,8 +5,9 @@ The names are loaded when they are first used: a decoder process needs neither F
 
 from __future__ import annotations
 
-import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from phpq._lazy import exports
 
 __all__ = ["ServerSettings", "create_app"]
 
@@ -16,8 +17,4 @@ if TYPE_CHECKING:
     from phpq.serve.app import create_app
     from phpq.serve.settings import ServerSettings
 else:
-
-    def __getattr__(name: str) -> Any:
-        if name not in _HOMES:
-            raise AttributeError(f"module 'phpq.serve' has no attribute {name!r}")
-        return getattr(importlib.import_module(_HOMES[name]), name)
+    __getattr__ = exports(__name__, _HOMES)
