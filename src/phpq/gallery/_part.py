@@ -12,12 +12,11 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from phpq.codes import CodeArray, IntArray
 from phpq.gallery.folder import damage_named
-from phpq.gallery.records import checked_codes
+from phpq.gallery.records import checked_codes, numbers
 from phpq.gallery.store import GalleryStore
 
 _SCAN_ROWS = 1 << 16  # rows that are read and checked at once
@@ -33,7 +32,8 @@ class StoredPart:
     total: int  # rows of the whole version
     rows: IntArray  # (n,) int64, ascending: the numbers that name them in the store
     offsets: IntArray | None  # (n,) int64 in a scan of the store; None: `first` and following ones
-    fragments: tuple[Any, ...]  # of the dataset, those that hold them
+    # Of the dataset, those that hold them; empty where the rows are copied: all may.
+    fragments: tuple[Any, ...]
 
     def codes(self) -> CodeArray:
         """Read the codes (n, M) uint8; a `FormatError` if one is missing or is not as written."""
@@ -54,6 +54,8 @@ class StoredPart:
 
     def positions_of(self, column: str, text: str) -> IntArray:
         """Return the positions in the part, ascending, where a text column holds `text`."""
+        import pyarrow.compute as pc
+
         found = [np.empty(0, np.int64)]
         for places, table in self._scan(["row", column]):
             found.append(places[pc.fill_null(pc.equal(table[column], text), False).to_numpy()])
@@ -62,7 +64,9 @@ class StoredPart:
     def mask_where(self, where: str) -> NDArray[np.bool_]:
         """Return (n,) bool: the rows for which an expression is true."""
         # Where there are none, whether the expression can be used is still to be said.
-        fragments = self.fragments or self.store.dataset.get_fragments()[:1]
+        fragments = self.fragments
+        if not fragments:
+            fragments = self.store.dataset.get_fragments()[: None if len(self.rows) else 1]
         rows = self.store.rows_where(where, fragments=fragments)
         mask = np.zeros(len(self.rows), np.bool_)
         if len(mask):
@@ -75,18 +79,17 @@ class StoredPart:
         if not len(self.rows):
             return
         with damage_named(self.store.folder):
-            scanner = self.store.dataset.scanner(
-                columns=columns, fragments=self.fragments, batch_size=_SCAN_ROWS
-            )
-            for batch in scanner.to_batches():
+            for batch in self.store.scan(
+                columns, rows=_SCAN_ROWS, fragments=self.fragments or None
+            ):
                 table = pa.Table.from_batches([batch])
                 if table.column("row").null_count:
                     raise ValueError("codes are missing")
-                numbers = table.column("row").to_numpy()
-                inside = (numbers >= self.rows[0]) & (numbers <= self.rows[-1])
+                found = numbers(table.column("row"))
+                inside = (found >= self.rows[0]) & (found <= self.rows[-1])
                 if inside.any():
                     kept = table if inside.all() else table.filter(pa.array(inside))
-                    yield np.searchsorted(self.rows, numbers[inside]), kept
+                    yield np.searchsorted(self.rows, found[inside]), kept
 
 
 def part_bounds(total: int, parts: int) -> IntArray:
@@ -100,10 +103,10 @@ def find_part(store: GalleryStore, number: int = 0, parts: int = 1) -> StoredPar
         total = len(store)
         first, last = part_bounds(total, parts)[number : number + 2].tolist()
         rows, offsets = _rows(store, first, last)
-        fragments = store.dataset.get_fragments()
+        fragments = store.dataset.get_fragments() if store.copied is None else []
         edges = np.cumsum([0, *(fragment.count_rows() for fragment in fragments)])
         places = np.arange(first, last) if offsets is None else offsets
-        held = np.unique(np.searchsorted(edges, places, side="right") - 1)
+        held = np.unique(np.searchsorted(edges, places, side="right") - 1)[: len(fragments)]
         holding = tuple(fragments[index] for index in held.tolist())
     return StoredPart(store, first, total, rows, offsets, holding)
 
@@ -126,17 +129,18 @@ def _rows(store: GalleryStore, first: int, last: int) -> tuple[IntArray, IntArra
     that of the range. Replaced images, and some compactions, leave another order.
     """
     kept, place, before = [np.empty(0, np.int64)], 0, -1
-    for batch in store.dataset.to_batches(columns=["row"], batch_size=_SCAN_ROWS):
+    for batch in store.scan(["row"], rows=_SCAN_ROWS):
         if batch.column("row").null_count:
             raise ValueError("codes are missing")
-        numbers = batch.column("row").to_numpy()
-        if not len(numbers):
+        found = np.from_dlpack(batch.column("row"))
+        if not len(found):
             continue
-        if numbers[0] <= before or (np.diff(numbers) <= 0).any():
-            every = store.dataset.to_table(columns=["row"]).column("row").to_numpy()
+        if found[0] <= before or (np.diff(found) <= 0).any():
+            scanned = store.scan(["row"], rows=_SCAN_ROWS)
+            every = np.concatenate([np.from_dlpack(part.column("row")) for part in scanned])
             offsets = np.argsort(every, kind="stable")[first:last]
             return every[offsets], offsets
-        before = int(numbers[-1])
-        kept.append(numbers[max(first - place, 0) : max(last - place, 0)].copy())
-        place += len(numbers)
+        before = int(found[-1])
+        kept.append(found[max(first - place, 0) : max(last - place, 0)].copy())
+        place += len(found)
     return np.concatenate(kept), None

@@ -21,10 +21,7 @@ from PIL import Image
 from phpq.additive import TRUST
 from phpq.codes import Codebooks, FloatArray, check_embeddings
 from phpq.errors import ConfigError, DataError, FormatError, ShapeError
-from phpq.gallery.export import FaissGallery, describe_store, export_parquet, to_faiss
 from phpq.gallery.folder import Manifest, new_manifest, new_own_manifest
-from phpq.gallery.ingest import AddReport, Engine, Ingest, Progress
-from phpq.gallery.labels import relabel, rename_labels
 from phpq.gallery.of_run import (
     MODEL,
     fingerprint_of,
@@ -34,15 +31,17 @@ from phpq.gallery.of_run import (
     open_store,
 )
 from phpq.gallery.records import Record
-from phpq.gallery.refit import RefitReport, outgrown, refit
-from phpq.gallery.repair import VerifyReport, verify_gallery
-from phpq.gallery.sources import Source
 from phpq.gallery.store import GalleryStore
 from phpq.gallery.view import GalleryView, Page
 from phpq.gallery.views import Views
 from phpq.hits import Found
 
 if TYPE_CHECKING:
+    from phpq.gallery.export import FaissGallery
+    from phpq.gallery.ingest import AddReport, Engine, Progress
+    from phpq.gallery.refit import RefitReport
+    from phpq.gallery.repair import VerifyReport
+    from phpq.gallery.sources import Source
     from phpq.model import Model
 
 Images = str | Path | Image.Image | Sequence[str | Path | Image.Image]
@@ -179,6 +178,9 @@ class Gallery:
             engine: Who does the work; this process, or several (`phpq.cluster.encoding`).
             replace: Replace images of the same id wherever their files are, as `upsert` does.
         """
+        from phpq.gallery.ingest import Ingest
+        from phpq.gallery.refit import outgrown
+
         if on_bad not in ("skip", "refuse"):
             raise ConfigError(f"on_bad={on_bad!r} is not allowed; use 'skip' or 'refuse'.")
         if batch_size < 1:
@@ -318,6 +320,8 @@ class Gallery:
         one commit, and readers see the old version until then. A call that was interrupted goes on
         where it stopped when it is made again. `trust` and `bits` stay unless they are given.
         """
+        from phpq.gallery.refit import refit
+
         return refit(self._store, lambda: self.model, trust=trust, bits=bits, progress=progress)
 
     def rename_labels(self, names: Mapping[str, str]) -> int:
@@ -325,10 +329,14 @@ class Gallery:
 
         A label that gets the name of another is merged with it. No image is read.
         """
+        from phpq.gallery.labels import rename_labels
+
         return rename_labels(self._store, names)
 
     def relabel(self, ids: str | Sequence[str], label: str | None) -> int:
         """Give images another label, or none; returns how many had another. No image is read."""
+        from phpq.gallery.labels import relabel
+
         return relabel(self._store, [ids] if isinstance(ids, str) else ids, label)
 
     def compact(self) -> int:
@@ -337,20 +345,28 @@ class Gallery:
 
     def verify(self, *, repair: bool = False) -> VerifyReport:
         """Read everything and compare it with what was written; fix it with `repair`."""
+        from phpq.gallery.repair import verify_gallery
+
         report = verify_gallery(self.path, repair=repair)
         self.refresh()
         return report
 
     def export(self, path: str | Path) -> int:
         """Write ids, uris, labels, metadata, hashes and codes to a Parquet file."""
+        from phpq.gallery.export import export_parquet
+
         return export_parquet(self._store, Path(path))
 
     def to_faiss(self) -> FaissGallery:
         """Copy the codes into a `faiss.IndexPQ`, with the ids of its rows."""
+        from phpq.gallery.export import to_faiss
+
         return to_faiss(self._store, self.codebooks)
 
     def info(self) -> dict[str, Any]:
         """Return size, bits, columns and disk use, ready for JSON."""
+        from phpq.gallery.export import describe_store
+
         return describe_store(self._store)
 
     def memory_bytes(self) -> int:

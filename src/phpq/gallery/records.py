@@ -68,9 +68,9 @@ def checked_codes(table: Any, num_codebooks: int) -> tuple[IntArray, CodeArray]:
     """Return numbers (n,) int64 and codes (n, M) uint8; a `ValueError` for damaged ones."""
     if any(table.column(name).null_count for name in ("row", "code", "check")):
         raise ValueError("codes are missing")
-    rows: IntArray = table.column("row").to_numpy()
+    rows: IntArray = numbers(table.column("row"))
     codes = code_matrix(table.column("code"), num_codebooks)
-    if (row_checks(rows, codes) != table.column("check").to_numpy()).any():
+    if (row_checks(rows, codes) != numbers(table.column("check"))).any():
         raise ValueError("codes are not what was written")
     return rows, codes
 
@@ -115,12 +115,16 @@ def to_table(records: Sequence[Record], rows: IntArray, schema: Any) -> Any:
 
 def code_matrix(column: Any, num_codebooks: int) -> CodeArray:
     """Turn a `code` column without nulls into (N, M) uint8."""
-    parts = [
-        chunk.flatten().to_numpy(zero_copy_only=False).reshape(-1, num_codebooks)
-        for chunk in column.chunks
-    ]
-    empty = np.empty((0, num_codebooks), np.uint8)
-    return np.concatenate([empty, *parts]).astype(np.uint8, copy=False)
+    flat = [chunk.flatten() for chunk in column.chunks]
+    codes = numbers(pa.chunked_array(flat, pa.uint8())).reshape(-1, num_codebooks)
+    return codes.astype(np.uint8, copy=False)
+
+
+def numbers(column: Any) -> NDArray[Any]:
+    """Turn a column of numbers without nulls into (N,); Arrow's own way would load pandas."""
+    return np.concatenate(
+        [np.empty(0, column.type.to_pandas_dtype()), *map(np.from_dlpack, column.chunks)]
+    )
 
 
 def _embeddings(records: Sequence[Record], kind: Any) -> Any:

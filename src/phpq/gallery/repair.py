@@ -13,7 +13,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import lance
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
@@ -147,6 +146,8 @@ def _verify(folder: Path, repair: bool, encode: Encode | None) -> VerifyReport:
 
 def _open_version(folder: Path, notes: _Notes, *, repair: bool) -> Any:
     """Open the newest version that opens; broken ones are set aside."""
+    import lance
+
     versions = folder / IMAGES / "_versions"
     noted = newest_seen(folder)
     # Lance names them so that the newest comes first.
@@ -237,6 +238,8 @@ def _check_fragments(dataset: Any, notes: _Notes, *, repair: bool) -> Any:
                     notes.lost += map(str, fragment.to_table(columns=["id"])["id"].to_pylist())
     if not broken or not repair:
         return dataset
+    import lance
+
     dropped = lance.LanceOperation.Delete(
         updated_fragments=[], deleted_fragment_ids=broken, predicate="damaged files"
     )

@@ -2,6 +2,7 @@
 
     manifest.json   settings and the model's fingerprint
     images.lance    one row per image; every change is one Lance commit
+    images.arrow    a copy of the newest version, for readers in a hurry (`_copy`)
     codebooks/      of a gallery that owns them, a file for each fit
     writer.lock     held while a change is made
 
@@ -19,22 +20,20 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
-import lance
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
-from lance.fragment import write_fragments
 
 from phpq.additive import AdditiveCodebooks
 from phpq.codes import Codebooks, IntArray
 from phpq.errors import ConfigError, DataError, FormatError, UnknownNameError
-from phpq.files import write_json
+from phpq.files import remove_temporaries, write_json
+from phpq.gallery._copy import read_copy
+from phpq.gallery._rows import Rows, open_dataset
 from phpq.gallery.folder import (
     IMAGES,
     MANIFEST,
     Manifest,
     damage_named,
-    newest_seen,
     parse_manifest,
     read_manifest,
     reason,
@@ -53,23 +52,26 @@ def write_here(table: Any, dataset: Any) -> list[Any]:
     A fragment is seen by nobody before it is committed (`GalleryStore.put`), and one that never is,
     is removed by `GalleryStore.compact`. So any process may write them, and may die while it does.
     """
+    from lance.fragment import write_fragments
+
     return list(write_fragments(table, dataset, mode="append"))
 
 
 def write_at(table: Any, uri: str, version: int) -> list[Any]:
     """Do as `write_here` for a version of the dataset at `uri`, from any machine."""
+    import lance
+
     return write_here(table, lance.dataset(uri, version=version))
 
 
-class GalleryStore:
+class GalleryStore(Rows):
     """One gallery directory; use `create` or `open`."""
 
-    def __init__(self, folder: Path, manifest: Manifest, dataset: Any) -> None:
-        self.folder = folder
+    def __init__(self, folder: Path, manifest: Manifest, source: Any) -> None:
+        super().__init__(folder, source)
         self.manifest = manifest
         self._books: AdditiveCodebooks | None = None  # those of `manifest.books`, once read
         self.lock_timeout = 60.0  # seconds to wait for another writer
-        self.dataset = dataset  # of Lance, at the version that is read; others only read it
         self._next_row = 0  # numbers of rows that were deleted are not given again
         self._numbered = -1  # the version that `_next_row` follows from
 
@@ -85,6 +87,8 @@ class GalleryStore:
             raise DataError(
                 f"{str(folder)!r} exists already. Open it to add to it, or name another folder."
             )
+        import lance
+
         folder.parent.mkdir(parents=True, exist_ok=True)
         made = Path(tempfile.mkdtemp(dir=folder.parent, prefix=f".{folder.name}.", suffix=".tmp"))
         try:
@@ -101,18 +105,18 @@ class GalleryStore:
 
     @classmethod
     def open(cls, folder: Path, *, version: int | None = None) -> GalleryStore:
-        """Open the newest or a named version; a `FormatError` if damaged or another model's."""
+        """Open the newest or a named version; a `FormatError` if damaged or another model's.
+
+        Of the newest one the checked copy is opened, if there is one, and Lance when it is needed.
+        """
         manifest = read_manifest(folder)
-        seen = newest_seen(folder)  # first: a writer may commit while the dataset is opened
+        copy = read_copy(folder, version)
+        source = copy or open_dataset(folder, version)
+        schema = copy.table.schema if copy else source.schema
         with damage_named(folder):
-            dataset = lance.dataset(folder / IMAGES, version=version)
-            names = set(dataset.schema.names)
-            stored = json.loads((dataset.schema.metadata or {}).get(METADATA_KEY, b"{}"))
-            if version is None and seen > dataset.version:
-                raise ValueError(
-                    f"its version {seen} is missing, the newest left is {dataset.version}"
-                )
-            missing = sorted(set(base_schema(manifest).names) - names)
+            stored = json.loads((schema.metadata or {}).get(METADATA_KEY, b"{}"))
+            kept = set(base_schema(manifest).names) - ({"embedding"} if copy else set())
+            missing = sorted(kept - set(schema.names))
             if missing:
                 raise ValueError(f"{IMAGES} has no column {missing[0]!r}")
         if stored.get("model_fingerprint") != manifest.model_fingerprint:
@@ -121,23 +125,20 @@ class GalleryStore:
                 f"that {str(folder)!r} names. Restore the two from one copy, or index the images "
                 f"again. If only manifest.json is wrong: phpq gallery verify --repair {folder}"
             )
-        return cls(folder, _of_version(dataset, manifest, folder), dataset)
-
-    @property
-    def version(self) -> int:
-        """The version that is read."""
-        return int(self.dataset.version)
+        return cls(folder, _of_version(schema, manifest, folder), source)
 
     @property
     def metadata_columns(self) -> tuple[str, ...]:
         """The free columns."""
         fixed = {"id", "uri", "label", *INTERNAL}
-        return tuple(name for name in self.dataset.schema.names if name not in fixed)
+        return tuple(name for name in self.schema.names if name not in fixed)
 
     def refresh(self) -> None:
         """Move to the newest version."""
+        if self._dataset is None:  # the version of the copy may be gone
+            self._dataset = open_dataset(self.folder)
         with damage_named(self.folder):
-            self.dataset.checkout_latest()
+            self._dataset.checkout_latest()
         self._moved()
 
     def codebooks(self, of_model: Codebooks) -> Codebooks:
@@ -155,13 +156,10 @@ class GalleryStore:
 
     def _moved(self) -> None:
         """Follow the dataset to another version."""
-        manifest = _of_version(self.dataset, self.manifest, self.folder)
+        manifest = _of_version(self.dataset.schema, self.manifest, self.folder)
         if manifest.books != self.manifest.books or not manifest.books:
             self._books = None
         self.manifest = manifest
-
-    def __len__(self) -> int:
-        return int(self.dataset.count_rows())
 
     def rows_where(self, where: str, *, fragments: Sequence[Any] | None = None) -> IntArray:
         """Return the rows, ascending, of some fragments for which a Lance SQL expression is true.
@@ -203,10 +201,14 @@ class GalleryStore:
             "relative to the folder that was indexed, or the ids of the table."
         )
 
-    def take(self, offsets: IntArray) -> list[Record]:
+    def take(self, offsets: IntArray, *, embeddings: bool = True) -> list[Record]:
         """Return the images at (n,) places of a scan, in that order."""
+        columns = list(self.schema.names)
+        if self.manifest.keep_embeddings:
+            columns = [name for name in columns if name != "embedding"]
+            columns += ["embedding"] if embeddings else []
         with damage_named(self.folder):
-            return self.records(self.dataset.take(offsets.tolist()))
+            return self.records(self.rows_at(offsets, columns))
 
     def put(
         self,
@@ -238,6 +240,8 @@ class GalleryStore:
         if not records:
             return
         if self._numbered != self.version:
+            import pyarrow.compute as pc
+
             with damage_named(self.folder):
                 scan = self.dataset.to_batches(columns=["row"])
                 known = [pc.fill_null(batch.column("row"), -1) for batch in scan if batch.num_rows]
@@ -278,6 +282,7 @@ class GalleryStore:
                 older_than=timedelta(0), delete_unverified=True
             )
             remove_all_but(self.folder, self.manifest.books)
+            remove_temporaries(self.folder)
         return int(freed.bytes_removed)
 
     @contextmanager
@@ -299,6 +304,9 @@ class GalleryStore:
         They are read one at a time, and hold the columns of `schema`. Readers see what was there
         before, until the commit.
         """
+        import lance
+        from lance.fragment import write_fragments
+
         schema = schema.with_metadata(_about(manifest))
         rows = (batch for table in tables for batch in table.cast(schema).to_batches())
         reader = pa.RecordBatchReader.from_batches(schema, rows)
@@ -306,7 +314,7 @@ class GalleryStore:
             written = write_fragments(reader, self.dataset.uri, schema=schema, mode="overwrite")
             change = lance.LanceOperation.Overwrite(schema, list(written))
             commit = lance.LanceDataset.commit
-            self.dataset = commit(self.dataset.uri, change, read_version=self.version)
+            self._dataset = commit(self.dataset.uri, change, read_version=self.version)
         self._moved()
 
     def write_rows(
@@ -321,6 +329,8 @@ class GalleryStore:
 
         `replacing` looks for rows of the same ids, which they take the place of.
         """
+        import lance
+
         table = to_table(records, rows, self.dataset.schema)
         new = [name for name in table.column_names if name not in self.dataset.schema.names]
         if new:
@@ -332,7 +342,7 @@ class GalleryStore:
         else:
             added = lance.LanceOperation.Append(write(ordered, self.dataset))
             commit = lance.LanceDataset.commit
-            self.dataset = commit(self.dataset, added, read_version=self.version)
+            self._dataset = commit(self.dataset, added, read_version=self.version)
 
     def _rows_of(self, ids: Sequence[str]) -> IntArray:
         rows: IntArray = self._matching(ids, ["row"]).column("row").to_numpy()
@@ -340,6 +350,8 @@ class GalleryStore:
 
     def _matching(self, ids: Sequence[str], columns: list[str] | None = None) -> Any:
         """Return a table of the images with these ids; memory stays flat."""
+        import pyarrow.compute as pc
+
         wanted = pa.array(ids, pa.string())
         found: list[IntArray] = []
         start = 0
@@ -380,9 +392,9 @@ def _about(manifest: Manifest) -> dict[bytes, bytes]:
     return {METADATA_KEY: json.dumps(manifest.to_dict()).encode()}
 
 
-def _of_version(dataset: Any, manifest: Manifest, folder: Path) -> Manifest:
+def _of_version(schema: Any, manifest: Manifest, folder: Path) -> Manifest:
     """Return the manifest of a version: codes and the name of their codebooks are one commit."""
     if not manifest.owns_codebooks:
         return manifest
     with damage_named(folder):
-        return parse_manifest(json.loads(dataset.schema.metadata[METADATA_KEY]), folder)
+        return parse_manifest(json.loads(schema.metadata[METADATA_KEY]), folder)

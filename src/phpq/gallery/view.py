@@ -92,7 +92,7 @@ class GalleryView:
     @property
     def columns(self) -> dict[str, str]:
         """The columns that a stranger's filter may name, with their types."""
-        schema = self.store.dataset.schema
+        schema = self.store.schema
         names = ("id", "label", *self.store.metadata_columns)
         return {name: str(schema.field(name).type) for name in names}
 
@@ -196,7 +196,8 @@ class GalleryView:
         shown = slice(page.offset, page.offset + page.top_k)
         read = slice(0, page.rerank) if page.rerank else shown
         answers = []
-        for number, records in enumerate(self._read(ranked, read)):
+        found = self._read(ranked, read, embeddings=page.rerank > 0)
+        for number, records in enumerate(found):
             scores, best = ranked.scores[number, shown], float(limits[number])
             if page.rerank:
                 order, scores = rerank_rows(queries[number], records, self.codebooks, norm=norm)
@@ -232,14 +233,15 @@ class GalleryView:
             answers.append(tuple((names[passing[place]], float(shares[place])) for place in best))
         return answers
 
-    def _read(self, ranked: Ranked, columns: slice) -> Iterator[list[Record]]:
+    def _read(self, ranked: Ranked, columns: slice, *, embeddings: bool) -> Iterator[list[Record]]:
         """Yield the images of some columns for each query; many queries share one read."""
         step = max(1, _READ_ROWS // (columns.stop - columns.start))
         for start in range(0, len(ranked.places), step):
             places = ranked.places[start : start + step, columns]
             inside = places >= 0
             offsets = ranked.offsets[start : start + step, columns][inside]
-            records = iter(self._take(Located(places[inside], offsets)))
+            found = Located(places[inside], offsets)
+            records = iter(self._take(found, embeddings=embeddings))
             for count in inside.sum(axis=1).tolist():
                 yield list(islice(records, count))
 
@@ -270,9 +272,10 @@ class GalleryView:
         for located in self._ask_all(Request("candidates", (column, text))):
             yield from zip(located.places.tolist(), self._take(located), strict=True)
 
-    def _take(self, located: Located) -> list[Record]:
+    def _take(self, located: Located, *, embeddings: bool = True) -> list[Record]:
         """Read images whose places are known, and remember where they are."""
-        records = self.store.take(located.offsets) if len(located.offsets) else []
+        offsets = located.offsets
+        records = self.store.take(offsets, embeddings=embeddings) if len(offsets) else []
         with self._lock:
             # Who is shown a hit asks for its picture next: no shard need be asked where it is.
             for record, place, offset in zip(
@@ -296,7 +299,7 @@ class GalleryView:
         if not len(offsets):
             return []
         with damage_named(self.store.folder):
-            table = self.store.dataset.take(offsets.tolist(), columns=["id", "label", "code"])
+            table = self.store.rows_at(offsets, ["id", "label", "code"])
         names, labels = (table.column(name).to_pylist() for name in ("id", "label"))
         codes = code_matrix(table.column("code"), self.codebooks.num_codebooks)
         return [Glance(*parts) for parts in zip(names, labels, codes, strict=True)]

@@ -102,7 +102,10 @@ class Views:
                 f"The gallery {str(self.folder)!r} was made anew, perhaps by another model, while "
                 "it was open. Open it again, or start the server again."
             )
-        return GalleryView(store, self._codebooks, self._shards)
+        view = GalleryView(store, self._codebooks, self._shards)
+        if held is None:  # once: a gallery may change all the time
+            store.copy()
+        return view
 
     def _load_newest(self) -> GalleryView:
         """Load the newest version; again if a writer removed it while it was read."""

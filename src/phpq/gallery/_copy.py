@@ -1,0 +1,111 @@
+"""A checked copy of one version's rows, `images.arrow`: what a search reads, without Lance.
+
+Lance takes longer to import than most galleries take to search. So the first reader of a version
+leaves its rows, without embeddings and in the order of a scan, as one Arrow file and a SHA-256 of
+it. The copy is never the truth: it is read only if it is whole, if Lance's newest version file is,
+byte for byte, the one that it was made of, and if the data files that this one names are there. In
+any other case it is as if there were none. Nobody waits for it, and whoever cannot write it does
+without.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+from phpq.files import replacing
+from phpq.gallery.folder import DAMAGE, IMAGES, newest_seen
+
+COPY = "images.arrow"
+_KEY = b"phpq copy"  # of what the file says of itself
+_MOST_ROWS = 1_000_000  # of a gallery that is copied; a larger one is searched for longer anyway
+_VERSIONS = "_versions"
+_LAST = (1 << 64) - 1  # Lance counts the names of version files down from here
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Copy:
+    """The rows of a version."""
+
+    version: int
+    table: Any  # of Arrow, mapped into memory: all columns but `embedding`, in the order of a scan
+
+
+def read_copy(folder: Path, version: int | None = None) -> Copy | None:
+    """Return the copy of a gallery's newest version; None if there is none, or it does not fit.
+
+    None, too, if another `version` than the newest is asked for.
+    """
+    try:
+        newest = _newest(folder)
+        if version not in (None, _number(newest)):
+            return None
+        content = pa.memory_map(str(folder / COPY)).read_buffer()
+        body = content.slice(0, max(0, content.size - hashlib.sha256().digest_size))
+        if hashlib.sha256(body).digest() != content.slice(body.size).to_pybytes():
+            return None
+        table = pa.ipc.open_file(pa.BufferReader(body)).read_all()
+        about = json.loads(table.schema.metadata[_KEY])
+        fits = (
+            about["version_file"] == _describe(newest)
+            and _number(newest) >= newest_seen(folder)  # or the newest version file is lost
+            and all(
+                (folder / IMAGES / name).stat().st_size == size
+                for name, size in about["files"].items()
+            )
+            # Again: a folder that changes while it is listed may not show its newest file.
+            and _newest(folder) == newest
+        )
+        return Copy(_number(newest), table) if fits else None
+    except (*DAMAGE, TypeError, AttributeError):
+        return None
+
+
+def write_copy(folder: Path, dataset: Any) -> None:
+    """Copy the version that an open Lance dataset is at, unless it is old, large or unwritable."""
+    with contextlib.suppress(*DAMAGE):
+        version, newest = int(dataset.version), _newest(folder)
+        if _number(newest) != version or dataset.count_rows() > _MOST_ROWS:
+            return
+        described = _describe(newest)
+        files: list[str] = []
+        for part in dataset.get_fragments():
+            files.extend(f"data/{file.path}" for file in part.data_files())
+            files.extend([part.deletion_file()] if part.deletion_file() else [])
+        sizes = {name: (folder / IMAGES / name).stat().st_size for name in files}
+        about = {"version_file": described, "files": sizes}
+        names = [name for name in dataset.schema.names if name != "embedding"]
+        table = dataset.to_table(columns=names)
+        known = dataset.schema.metadata or {}
+        table = table.replace_schema_metadata({**known, _KEY: json.dumps(about)})
+        sink = pa.BufferOutputStream()
+        with pa.ipc.new_file(sink, table.schema) as writer:
+            writer.write_table(table)
+        content = sink.getvalue()
+        with replacing(folder / COPY) as temporary, temporary.open("wb") as file:
+            file.write(content)
+            file.write(hashlib.sha256(content).digest())
+
+
+def _newest(folder: Path) -> Path:
+    """Return Lance's newest version file; a ValueError without one."""
+    return max((folder / IMAGES / _VERSIONS).glob("*.manifest"), key=_number)
+
+
+def _number(file: Path) -> int:
+    """Return the version of a version file; -1 for names that are not Lance's."""
+    if not file.stem.isdecimal():
+        return -1
+    number = int(file.stem)
+    return _LAST - number if len(file.stem) == len(str(_LAST)) else number
+
+
+def _describe(file: Path) -> str:
+    """Return what tells a version file from all others: it names its data files, which are new."""
+    return f"{file.name} {hashlib.sha256(file.read_bytes()).hexdigest()}"
