@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import itertools
+import subprocess
+import sys
 
 import numpy as np
+import pytest
 
+from phpq.additive import _beam
 from phpq.additive._beam import beam_search, gram_matrix
 from phpq.codes import FloatArray
 
@@ -61,3 +65,34 @@ def test_a_narrow_beam_follows_the_nearest_partial_sums() -> None:
         assert [tuple(code) for code in free[row].tolist()] == followed(target, (), (2, 0, 3, 1))
         start = tuple(given[row].tolist())
         assert tuple(tied[row].tolist()) == followed(target, start, (0, 0, 0, 0))[0]
+
+
+@pytest.mark.parametrize("ties", [False, True])
+def test_few_rows_get_the_codes_of_the_compiled_loop(ties: bool) -> None:
+    rng = np.random.default_rng(4)
+    for width, first, spare in ((1, 0, 0), (3, 1, 0), (8, 0, 2), (8, 2, 0), (40, 0, 1)):
+        allowed = np.array([6 - spare, 6, 6 - 2 * spare, 6, 5])
+        words = rng.normal(size=(5, 6, 4)).astype(np.float32)
+        products = rng.normal(size=(30, 5, 6)).astype(np.float32)
+        if ties:
+            words, products = np.round(words), np.round(products)
+        gram = gram_matrix(words)
+        given = rng.integers(0, 6, (30, first)).astype(np.uint8)
+        asked = (products, gram, np.einsum("mkmk->mk", gram).copy(), given, allowed)
+        found = [np.zeros((30, width, 5), np.uint8) for _ in range(2)]
+        _beam._follow_plainly(*asked, found[0])
+        _beam._compiled()(*asked, found[1])
+        np.testing.assert_array_equal(*found)
+
+
+def test_few_rows_need_no_compiler() -> None:
+    code = """
+import sys
+sys.modules["numba"] = None  # to import it is an error
+import numpy as np
+from phpq.additive._beam import beam_search, gram_matrix
+words = np.eye(4, dtype=np.float32).reshape(2, 2, 4)
+products = np.array([[[0, 1], [1, 0]]], np.float32)
+assert beam_search(products, gram_matrix(words)).tolist() == [[1, 0]]
+"""
+    subprocess.run([sys.executable, "-c", code], check=True)

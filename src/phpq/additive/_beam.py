@@ -1,6 +1,6 @@
 """Finds codes whose sum of codewords is near a target, several partial codes at a time.
 
-Importing this module does not load numba; the first search does.
+Importing this module does not load numba; the first search of more than a few rows does.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from phpq.compiling import compiled
 
 BEAM = 8  # partial codes that are followed while a row is encoded
 _BLOCK = 512  # targets looked at at once
+_FEW = 16  # targets that are followed without the compiler, unless it is loaded already
 _NEAR = 16  # codes that a class may take, the nearest free one
 
 
@@ -42,7 +43,9 @@ def beam_search(
     words = np.full(books, gram.shape[1])
     words[: len(spare)] -= np.asarray(spare, np.int64)
     found = np.zeros((count, width, books), np.uint8)
-    _compiled()(products, gram, np.einsum("mkmk->mk", gram).copy(), given, words, found)
+    loaded = _compiled.cache_info().currsize > 0
+    follow = _compiled() if loaded or count > _FEW else _follow_plainly
+    follow(products, gram, np.einsum("mkmk->mk", gram).copy(), given, words, found)
     return found[:, 0] if keep == 1 else found[:, :keep]
 
 
@@ -96,6 +99,35 @@ def _follow(  # noqa: C901
                 codes[beam, book] = places[beam] % size
                 costs[beam] = best[beam]
             beams = kept
+
+
+def _follow_plainly(
+    products: FloatArray,
+    gram: FloatArray,
+    squares: FloatArray,
+    given: CodeArray,
+    allowed: IntArray,
+    found: CodeArray,
+) -> None:
+    """Do as `_follow` in numpy, bit for bit: sums in float64, each rounded to float32."""
+    _, books, size = products.shape
+    width, first = found.shape[1], given.shape[1]
+    for row, codes in enumerate(found):
+        codes[0, :first] = given[row]
+        costs, beams = np.zeros(1, np.float32), 1
+        for book in range(first, books):
+            words = allowed[book]
+            twice = 2 * products[row, book].astype(np.float64)
+            added = (squares[book] - twice + costs[:, None]).astype(np.float32)
+            for other in range(book):
+                entries = gram[other, codes[:beams, other], book].astype(np.float64)
+                added = (added + 2 * entries).astype(np.float32)
+            added[:, words:] = np.inf
+            kept = min(width, beams * words)
+            places = np.argsort(added.ravel(), kind="stable")[:kept]
+            codes[:kept, :book] = codes[places // size, :book]
+            codes[:kept, book] = places % size
+            costs, beams = added.ravel()[places], kept
 
 
 def gram_matrix(codewords: FloatArray) -> FloatArray:
