@@ -5,9 +5,9 @@ What needs torch is loaded when it is first used: a model on onnxruntime does wi
 
 from __future__ import annotations
 
-import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from phpq._lazy import exports
 from phpq.model.interface import Model, load
 
 __all__ = [
@@ -35,8 +35,4 @@ if TYPE_CHECKING:
     from phpq.model.network import Network, RetrievalOutput
     from phpq.model.retrieval import TorchModel, resolve_device
 else:  # a type checker would take any name for known if it saw this
-
-    def __getattr__(name: str) -> Any:
-        if name not in _HOMES:
-            raise AttributeError(f"module 'phpq.model' has no attribute {name!r}")
-        return getattr(importlib.import_module(f"phpq.model.{_HOMES[name]}"), name)
+    __getattr__ = exports(__name__, {name: f"{__name__}.{home}" for name, home in _HOMES.items()})

@@ -118,6 +118,7 @@ class OnnxModel(Model):
                 # A thread that waits must not keep a core busy that decoding and search need.
                 options.add_session_config_entry("session.intra_op.allow_spinning", "0")
                 options.log_severity_level = 3
+                options.enable_mem_pattern = False  # it would keep memory for every size of batch
                 path = self.home / self._paths[space]
                 check_sealed(path)
                 # By its name: of bytes, onnxruntime would keep a copy.
