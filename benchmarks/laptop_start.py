@@ -50,6 +50,7 @@ class ServeCost:
     pss_mb: float  # after the uploads
     processes: int
     uploads_per_s: float
+    cpu_ms: float  # of the processor per upload, of all processes
 
 
 def time_search(
@@ -83,14 +84,16 @@ def measure_serve(gallery: Path, uploads: list[bytes], runtime: str, *, clients:
     start = time.perf_counter()
     with server(gallery, "--runtime", runtime, "--rate", "0") as (address, pid):
         ready = time.perf_counter() - start
+        before = cpu_seconds(family(pid))
         _, statuses, took = drive(
             address, by_upload(uploads), clients=clients, seconds=600, most=UPLOADS
         )
         if set(statuses) != {200}:
             sys.exit(f"Not all uploads were answered: {dict(statuses)}")
         pids = family(pid)
-        pss = sum(map(pss_mb, pids))
-        return ServeCost(runtime, ready, pss, len(pids), statuses[200] / took)
+        pss, cpu = sum(map(pss_mb, pids)), cpu_seconds(pids) - before
+        answered = statuses[200]
+        return ServeCost(runtime, ready, pss, len(pids), answered / took, 1000 * cpu / answered)
 
 
 def family(pid: int) -> list[int]:
@@ -102,6 +105,15 @@ def family(pid: int) -> list[int]:
     return found
 
 
+def cpu_seconds(pids: list[int]) -> float:
+    """Return the time of the processor that processes took so far."""
+    ticks = 0
+    for pid in pids:
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+        ticks += int(fields[11]) + int(fields[12])
+    return ticks / os.sysconf("SC_CLK_TCK")
+
+
 def pss_mb(pid: int) -> float:
     """Return the memory of a process in MB, its share of what it shares with others."""
     lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
@@ -110,7 +122,9 @@ def pss_mb(pid: int) -> float:
 
 def runtimes_of(gallery: Path, asked: list[str]) -> list[str]:
     """Return the runtimes that can be measured: int8 needs its file."""
-    return [name for name in asked if name != "int8" or (gallery / "model/int8.onnx").is_file()]
+    return [
+        name for name in asked if name != "int8" or (gallery / "model/encoder.int8.onnx").is_file()
+    ]
 
 
 def table(rows: list[SearchCost] | list[ServeCost]) -> str:

@@ -106,6 +106,7 @@ def index(
         kept = f"{len(opened):,} images are in the gallery. Run the command again to go on."
         raise KeyboardInterrupt(kept) from None
     deleted = opened.prune(source) if prune else 0
+    opened.copy()
     warn_skipped([image.reason for image in report.skipped])
     content = report.to_dict() | {"deleted": deleted, "images": len(opened)}
     rows = _rows(opened, report, deleted, time.monotonic() - start)

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from phpq.hits import Found
 
 Shares = list[float]  # of the M codebooks in one score
+_FEW = 16  # photographs
 _NO_LABEL = "none of the hits has a label"
 
 
@@ -52,7 +53,9 @@ def search(
             "--why explains scores of codes, and --rerank scores float embeddings, which no "
             "codebook has a share in. Use one of them."
         )
-    gallery = Gallery.open(target, device=device, runtime=runtime)
+    # A GPU would take longer to start than the processor takes for a few photographs.
+    here = "cpu" if device == runtime == "auto" and len(images) <= _FEW else device
+    gallery = Gallery.open(target, device=here, runtime=runtime)
     queries = gallery.embed(list(images))
     answers = gallery.search_many(queries, top_k, where=where, rerank=rerank, offset=offset)
     reasons = _shares(gallery, queries, answers) if why else [None] * len(answers)

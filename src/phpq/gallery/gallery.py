@@ -343,6 +343,10 @@ class Gallery:
         """Merge small files and free what deleted and replaced images took; returns the bytes."""
         return self._store.compact()
 
+    def copy(self) -> None:
+        """Leave a checked copy of the rows for commands to come, which start without Lance then."""
+        self._store.copy()
+
     def verify(self, *, repair: bool = False) -> VerifyReport:
         """Read everything and compare it with what was written; fix it with `repair`."""
         from phpq.gallery.repair import verify_gallery
