@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -58,3 +60,12 @@ def tiny_toml(folder: Path) -> Path:
     path = folder / "tiny.toml"
     path.write_text("\n".join(lines) + "\n", "utf-8")
     return path
+
+
+def imported_by(code: str, *arguments: str) -> set[str]:
+    """Run code in a fresh interpreter; returns the top-level modules that it left."""
+    listing = "\nimport sys; print('MODULES', *{name.partition('.')[0] for name in sys.modules})"
+    command = [sys.executable, "-c", code + listing, *arguments]
+    done = subprocess.run(command, check=False, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    return set(done.stdout.rpartition("MODULES")[2].split())

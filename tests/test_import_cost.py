@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
+from command_line import imported_by
 
 HEAVY = {"torch", "torchvision", "timm", "numpy", "scipy", "matplotlib", "faiss", "PIL", "pyarrow"}
 
@@ -16,15 +15,6 @@ assert CliRunner().invoke(app, ["--version"]).exit_code == 0
 for name in COMMANDS:
     assert CliRunner().invoke(app, [name, "--help"]).exit_code == 0, name
 """
-
-
-def imported_by(code: str) -> set[str]:
-    """Run code in a fresh interpreter; returns the top-level modules that it left."""
-    listing = "\nimport sys; print('MODULES', *{name.partition('.')[0] for name in sys.modules})"
-    done = subprocess.run(
-        [sys.executable, "-c", code + listing], check=True, capture_output=True, text=True
-    )
-    return set(done.stdout.rpartition("MODULES")[2].split())
 
 
 def test_the_package_itself_is_light() -> None:
@@ -45,3 +35,10 @@ except phpq.PhpqError:
     pass
 """
     assert not imported_by(code) & {"torch", "timm", "matplotlib", "faiss", "scipy", "pyarrow"}
+
+
+def test_a_decoder_imports_numpy_and_pillow() -> None:
+    seen = imported_by("import phpq.serve.decode_pool")
+    assert seen >= {"numpy", "PIL"}
+    heavy = {"pyarrow", "lance", "numba", "pydantic", "rich", "typer", "onnxruntime", "pandas"}
+    assert not seen & (heavy | HEAVY - {"numpy", "PIL"})
