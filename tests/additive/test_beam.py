@@ -82,7 +82,7 @@ def test_few_rows_get_the_codes_of_the_compiled_loop(ties: bool) -> None:
         found = [np.zeros((30, width, 5), np.uint8) for _ in range(2)]
         _beam._follow_plainly(*asked, found[0])
         _beam._compiled()(*asked, found[1])
-        np.testing.assert_array_equal(*found)
+        np.testing.assert_array_equal(found[0], found[1])
 
 
 def test_few_rows_need_no_compiler() -> None:

@@ -132,7 +132,7 @@ def _rows(store: GalleryStore, first: int, last: int) -> tuple[IntArray, IntArra
     for batch in store.scan(["row"], rows=_SCAN_ROWS):
         if batch.column("row").null_count:
             raise ValueError("codes are missing")
-        found = np.from_dlpack(batch.column("row"))
+        found = np.from_dlpack(batch.column("row")).astype(np.int64, copy=False)
         if not len(found):
             continue
         if found[0] <= before or (np.diff(found) <= 0).any():

@@ -25,7 +25,7 @@ class Rows:
     @property
     def version(self) -> int:
         """The version that is read."""
-        source = self._copy if self._dataset is None else self._dataset
+        source: Any = self._copy if self._dataset is None else self._dataset
         return int(source.version)
 
     @property

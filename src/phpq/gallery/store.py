@@ -111,7 +111,7 @@ class GalleryStore(Rows):
         """
         manifest = read_manifest(folder)
         copy = read_copy(folder, version)
-        source = copy or open_dataset(folder, version)
+        source: Any = copy or open_dataset(folder, version)
         schema = copy.table.schema if copy else source.schema
         with damage_named(folder):
             stored = json.loads((schema.metadata or {}).get(METADATA_KEY, b"{}"))
