@@ -124,4 +124,6 @@ def remaining_config(config: RunConfig) -> RunConfig:
 
 def _classifier_epochs(config: RunConfig) -> int:
     epochs = config.training.epochs
+    if config.training.trainable != "all":
+        return 0  # the backbone stays, or learns too little to begin by itself
     return min(epochs - 1, round(config.method.classifier_share * epochs))

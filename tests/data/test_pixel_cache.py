@@ -157,5 +157,5 @@ def test_a_folder_that_cannot_be_written_is_a_clear_error(
     images: LabelledImages, tmp_path: Path
 ) -> None:
     (tmp_path / "file").write_text("in the way")
-    with pytest.raises(DataError, match=r"Cannot write the pixel cache .* do without a cache"):
+    with pytest.raises(DataError, match=r"Cannot write the cache .* do without a cache"):
         decode_all(images, SMALL, cache=tmp_path / "file")

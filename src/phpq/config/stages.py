@@ -187,6 +187,10 @@ class LossConfig(_Stage):
 class TrainingConfig(_Stage):
     """The optimisation, and how the machine is used for it."""
 
+    # What learns. head: all but the backbone, from features that are computed once; last: the last
+    # stage of the backbone too, from the maps of the stage before; all: everything, from pixels.
+    trainable: Literal["head", "last", "all"] = "all"
+    feature_noise: float = option(0.0, "0 or more")  # of head and last, in deviations of a feature
     epochs: int = option(70, "at least 1")
     batch_size: int = option(128, "at least 1")
     sampler: Literal["shuffle", "classes"] = "shuffle"  # plain shuffle, or P classes x K images

@@ -63,11 +63,8 @@ class Views:
 
         Returns (B, 3, crop_size, crop_size) float32 in [0, 1].
         """
-        x, y, width, height, mirror = parameters[:, :5].unbind(1)
-        # The stored square is [-1, 1]^2; a negative half width turns x around.
-        boxes = torch.stack([2 * x - 1, 2 * y - 1, width * mirror, height], 1)
         size = self.config.crop_size
-        images = cut_boxes(pixels.float(), boxes, (size, size)) / 255
+        images = cut_boxes(pixels.float(), crop_boxes(parameters), (size, size)) / 255
         return _colour(images, parameters[:, 5:]) if self.config.jitter else images
 
     def encode(self, pixels: Tensor) -> Tensor:
@@ -82,6 +79,13 @@ class Views:
         return F.interpolate(
             images, size=(size, size), mode="bilinear", align_corners=False, antialias=True
         ).clamp(0, 1)
+
+
+def crop_boxes(parameters: Tensor) -> Tensor:
+    """Return the boxes (B, 4) for `cut_boxes` of (B, 8) of `draw_augmentations`."""
+    x, y, width, height, mirror = parameters[:, :5].unbind(1)
+    # The stored square is [-1, 1]^2; a negative half width turns x around.
+    return torch.stack([2 * x - 1, 2 * y - 1, width * mirror, height], 1)
 
 
 def cut_boxes(images: Tensor, boxes: Tensor, size: tuple[int, int]) -> Tensor:

@@ -1,7 +1,7 @@
-"""Decoded pixels on disk: `<name>.npy`, opened as a memory map, beside a JSON manifest.
+"""What was made of images, on disk: `<name>.npy`, opened as a memory map, beside a JSON manifest.
 
-The manifest holds a fingerprint of the ids, file sizes, modification times and settings, and a
-checksum of the pixels. Whatever does not match is made anew. Files appear by rename, whole or not
+That is decoded pixels, or what a frozen network makes of them (`phpq.training.features`). The
+manifest holds a fingerprint of the ids, file sizes, modification times and settings, and a checksum. Whatever does not match is made anew. Files appear by rename, whole or not
 at all, so a killed run leaves at most a `.tmp` file behind.
 """
 
@@ -9,12 +9,14 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import os
 import re
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import PIL
@@ -30,9 +32,9 @@ FORMAT_VERSION = 1
 
 @dataclass(frozen=True, slots=True, eq=False)
 class StoredPixels:
-    """Pixels of the readable images, and why the others are not among them."""
+    """An array of the readable images, and why the others are not among them."""
 
-    pixels: NDArray[np.uint8]  # (K, 3, S, S), the readable images in order
+    pixels: NDArray[Any]  # (K, ...), the readable images in order: (K, 3, S, S) uint8 if decoded
     reasons: dict[int, str]  # by the position in the whole set
 
 
@@ -62,7 +64,8 @@ class CacheEntry:
                 return None
             pixels = np.load(self.pixels, mmap_mode="c", allow_pickle=False)
             kept = pixels[: manifest["readable"]]
-            fits = pixels.dtype == np.uint8 and list(pixels.shape) == manifest["shape"]
+            fits = str(pixels.dtype) == manifest.get("dtype", "uint8")
+            fits = fits and list(pixels.shape) == manifest["shape"]
             if not fits or zlib.crc32(kept.data) != manifest["crc32"]:
                 return None
             return StoredPixels(kept, {int(i): why for i, why in manifest["reasons"].items()})
@@ -70,17 +73,20 @@ class CacheEntry:
             return None  # every kind of damage has the same cure
 
     def build(
-        self, shape: tuple[int, int, int, int], fill: Callable[[NDArray[np.uint8]], dict[int, str]]
+        self,
+        shape: tuple[int, ...],
+        fill: Callable[[NDArray[Any]], dict[int, str]],
+        dtype: type = np.uint8,
     ) -> StoredPixels:
-        """Make the stored pixels and open them.
+        """Make the stored array and open it.
 
-        `fill` writes the readable images, first and in order, into an array (N, 3, S, S) for all
+        `fill` writes the readable images, first and in order, into an array (N, ...) for all
         images, and returns the reasons of the others.
         """
         part = self.folder / f"{self.stem}.{os.getpid()}.tmp"
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
-            pixels = np.lib.format.open_memmap(part, mode="w+", dtype=np.uint8, shape=shape)
+            pixels = np.lib.format.open_memmap(part, mode="w+", dtype=dtype, shape=shape)
             if hasattr(os, "posix_fallocate"):  # else a full disk kills the process at a page fault
                 with part.open("r+b") as stream:
                     os.posix_fallocate(stream.fileno(), 0, part.stat().st_size)
@@ -92,6 +98,7 @@ class CacheEntry:
                 "format_version": FORMAT_VERSION,
                 "fingerprint": self.fingerprint,
                 "shape": list(shape),
+                "dtype": str(pixels.dtype),
                 "readable": readable,
                 "crc32": zlib.crc32(pixels[:readable].data),
                 "reasons": {str(i): why for i, why in sorted(reasons.items())},
@@ -102,8 +109,9 @@ class CacheEntry:
                     path.unlink(missing_ok=True)
         except OSError as error:
             raise DataError(
-                f"Cannot write the pixel cache in {str(self.folder)!r}: {error.strerror or error}. "
-                "Choose another folder, or do without a cache."
+                f"Cannot write the cache in {str(self.folder)!r}: {error.strerror or error} "
+                f"({math.prod(shape) * np.dtype(dtype).itemsize / 1e6:,.0f} MB are needed). Make "
+                "room, choose another folder (PHPQ_HOME), or do without a cache."
             ) from error
         finally:
             if part.exists():
@@ -112,9 +120,20 @@ class CacheEntry:
         return StoredPixels(mapped[:readable], reasons)
 
 
-def find_entry(folder: Path, images: LabelledImages, config: DataConfig) -> CacheEntry | None:
-    """Return the place of these images in a cache folder, or None if they are not all files."""
+def find_entry(
+    folder: Path,
+    images: LabelledImages,
+    config: DataConfig,
+    *,
+    kind: str = "",
+    made_by: Sequence[Any] = (),
+) -> CacheEntry | None:
+    """Return the place of these images in a cache folder, or None if they are not all files.
+
+    For anything but pixels: `kind` is a part of the name, and `made_by` all that it depends on.
+    """
     settings = [FORMAT_VERSION, PIL.__version__, config.store_size, config.fit, config.max_pixels]
+    settings += made_by
     digest = hashlib.blake2b(json.dumps(settings).encode(), digest_size=16)
     for index, name in enumerate(images.ids):
         path = images.path(index)
@@ -129,4 +148,5 @@ def find_entry(folder: Path, images: LabelledImages, config: DataConfig) -> Cach
     if not len(images):
         return None
     slug = re.sub(r"[^A-Za-z0-9_-]+", "-", images.name).strip("-") or "images"
-    return CacheEntry(folder, f"{slug}-{config.store_size}-{config.fit}", digest.hexdigest())
+    stem = f"{slug}-{config.store_size}-{config.fit}{kind}"
+    return CacheEntry(folder, stem, digest.hexdigest())

@@ -27,6 +27,7 @@ class SRLH(ClassifiedHashing):
 
     levels = SCALES
     views = 1 + SCALES  # the image and its regions
+    needs_pixels = True
     smallest: float = option(0.35, "in (0, 1]")  # least side of a region, of the image's
 
     def __init__(self, setup: MethodSetup) -> None:

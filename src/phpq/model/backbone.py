@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import difflib
 import logging
+import math
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
 
@@ -30,6 +32,14 @@ IMAGENET_STD = (0.229, 0.224, 0.225)
 SIZE_OPTIONS = ({"strict_img_size": False}, {"dynamic_img_size": True}, dict[str, bool]())
 
 
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """What a row (F,) holds of one image that has passed a frozen stem (`phpq.model.cut`)."""
+
+    maps: tuple[tuple[int, ...], ...]  # (C, h, w) of each level, shallow first, one after the other
+    ends: bool  # the deepest level is among them; otherwise the last stage is still to be computed
+
+
 class Backbone(nn.Module):
     """A timm feature pyramid with the pixel statistics that its weights expect."""
 
@@ -39,6 +49,7 @@ class Backbone(nn.Module):
         info = cast(Any, pyramid).feature_info
         self.channels: tuple[int, ...] = tuple(info.channels())
         self.levels = levels
+        self.layouts: dict[int, Layout] = {}  # of rows that go on from here, by their length F
         # timm's enum of strings equals its value, but its `str` does not.
         self._channels_last = getattr(pyramid, "output_fmt", "NCHW") == "NHWC"
         pretrained, default = (
@@ -54,9 +65,39 @@ class Backbone(nn.Module):
         return (images - cast(Tensor, self.mean)) / cast(Tensor, self.std)
 
     def forward(self, images: Tensor) -> list[Tensor]:
-        """Return `levels` maps (B, C, h, w) of pixels (B, 3, H, W) in [0, 1], shallow first."""
+        """Return `levels` maps (B, C, h, w) of pixels (B, 3, H, W) in [0, 1], shallow first.
+
+        Or of rows (B, F) that a stem has made of such pixels.
+        """
+        if images.ndim == 2:
+            return self._continue(images)
         maps: list[Tensor] = self.pyramid(self.normalise(images))
         return [m.permute(0, 3, 1, 2) for m in maps] if self._channels_last else list(maps)
+
+    @property
+    def last_stage(self) -> tuple[str, ...]:
+        """Names in the pyramid of what follows the second deepest level; empty if unknown."""
+        info = cast(Any, self.pyramid).feature_info.info
+        if not isinstance(self.pyramid, nn.ModuleDict) or self._channels_last or len(info) < 2:
+            return ()
+        names, before = list(self.pyramid), info[-2]["module"].replace(".", "_")
+        return tuple(names[names.index(before) + 1 :]) if before in names else ()
+
+    def in_last_stage(self, name: str) -> bool:
+        """Tell whether a parameter or buffer, by its name here, belongs to the last stage."""
+        return name.split(".")[1] in self.last_stage
+
+    def _continue(self, rows: Tensor) -> list[Tensor]:
+        layout = self.layouts[rows.shape[1]]
+        sizes = [math.prod(shape) for shape in layout.maps]
+        parts = rows[:, : sum(sizes)].split(sizes, 1)
+        maps = [part.unflatten(1, shape) for part, shape in zip(parts, layout.maps, strict=True)]
+        if not layout.ends:
+            deepest = maps[-1].contiguous(memory_format=torch.channels_last)
+            for name in self.last_stage:
+                deepest = cast(nn.ModuleDict, self.pyramid)[name](deepest)
+            maps.append(deepest)
+        return maps[-self.levels :]
 
 
 def build_backbone(config: ModelConfig, *, load_weights: bool = True) -> Backbone:

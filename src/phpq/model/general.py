@@ -52,12 +52,11 @@ class GeneralEmbedding(nn.Module):
     def describe(self, images: Tensor) -> Tensor:
         """Return the features (B, F) float32 of pixels (B, 3, H, W) in [0, 1], not yet whitened.
 
-        The generalized means of the last level and of the one before, if there is one; each of
-        unit length.
+        Rows (B, ...) of a stem that has the whole trunk hold them at their end.
         """
-        pyramid: list[Tensor] = self.backbone(images)
-        parts = [generalized_spatial_pooling(level, FOCUS) for level in reversed(pyramid[-2:])]
-        return torch.cat([F.normalize(part, dim=1) for part in parts], 1)
+        if images.ndim == 2 and self.backbone.layouts[images.shape[1]].ends:
+            return images[:, -len(self.mean) :].float()
+        return describe_pyramid(self.backbone(images))
 
     def forward(self, images: Tensor) -> Tensor:
         """Return (B, E) float32 of unit length, of pixels (B, 3, H, W) in [0, 1]."""
@@ -66,6 +65,16 @@ class GeneralEmbedding(nn.Module):
 
     def _whitened(self, images: Tensor) -> Tensor:
         return F.normalize((self.describe(images) - self.mean) @ self.projection, dim=1)
+
+
+def describe_pyramid(pyramid: list[Tensor]) -> Tensor:
+    """Return the features (B, F) float32 of one or two levels, not yet whitened.
+
+    The generalized means of the last level and of the one before, if there is one; each of unit
+    length.
+    """
+    parts = [generalized_spatial_pooling(level, FOCUS) for level in reversed(pyramid)]
+    return torch.cat([F.normalize(part, dim=1) for part in parts], 1)
 
 
 @torch.no_grad()
@@ -88,31 +97,35 @@ def frozen_features(config: ModelConfig, device: torch.device) -> Callable[[Tens
 
     What training is measured against on classes that it never learned.
     """
-    frozen = GeneralEmbedding(_build_trunk(config, load_weights=True))
+    frozen = GeneralEmbedding(build_trunk(config, load_weights=True))
     return frozen.to(device).eval().describe
 
 
 def _mixed_trunk(learned: Backbone, config: ModelConfig) -> Backbone:
     """Return a backbone whose weights are `general_share` pretrained, and learned for the rest."""
     share = 0.0 if config.weights == "none" else config.general_share
-    trunk = _build_trunk(config, load_weights=share > 0)
+    trunk = build_trunk(config, load_weights=share > 0)
+    trunk.layouts = learned.layouts
     state = trunk.state_dict()
     for name, value in learned.state_dict().items():
         value = value.cpu()
         if value.is_floating_point() and share:
             value = (1 - share) * value + share * state[name]
-        state[name] = _stored(value)
+        state[name] = stored(value)
     trunk.load_state_dict(state)
     return trunk
 
 
-def _build_trunk(config: ModelConfig, *, load_weights: bool) -> Backbone:
-    levels = min(2, config.levels)
+def build_trunk(
+    config: ModelConfig, *, load_weights: bool, levels: int | None = None
+) -> Backbone:
+    """Return the backbone of a config with the levels that are described here, or others."""
+    levels = levels or min(2, config.levels)
     model = dataclasses.replace(config, levels=levels, rho=(1.0,) * levels, rho_mode="fixed")
     return build_backbone(model, load_weights=load_weights)
 
 
-def _stored(value: Tensor) -> Tensor:
+def stored(value: Tensor) -> Tensor:
     """Return a tensor of the trunk as the file holds it: matrices and kernels in half precision."""
     return value.half() if value.is_floating_point() and value.ndim > 1 else value
 
@@ -173,7 +186,7 @@ def _blocks(count: int) -> Iterator[slice]:
 def write_general(folder: Path, general: GeneralEmbedding) -> None:
     """Write the general embedding into a model folder."""
     state = general.state_dict()
-    trunk = {name: _stored(value) for name, value in state.items() if name.startswith("backbone.")}
+    trunk = {name: stored(value) for name, value in state.items() if name.startswith("backbone.")}
     facts = {"format": "phpq", FINGERPRINT: fingerprint_of_state(state)}
     write_safetensors(folder / GENERAL, state | trunk, facts)
 
@@ -187,6 +200,6 @@ def read_general(folder: Path, config: ModelConfig) -> GeneralEmbedding:
             "the run was stopped before its end. Add it, without training again, with: "
             f"phpq train --resume {folder}"
         )
-    general = GeneralEmbedding(_build_trunk(config, load_weights=False))
+    general = GeneralEmbedding(build_trunk(config, load_weights=False))
     load_matching(general, read_safetensors(path)[0], path)
     return general.eval().requires_grad_(False)

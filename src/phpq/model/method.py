@@ -86,6 +86,7 @@ class Method(nn.Module):
 
     # Numbers of a method's own are class attributes made by `phpq.config.option`.
     terms: ClassVar[tuple[str, ...]] = ()  # names of the parts of the loss
+    needs_pixels: ClassVar[bool] = False  # looks at images, not only at their pyramid
     fitted_last: ClassVar[bool] = False  # there are no codes to evaluate before `complete`
     backbone: Backbone
     query_norm: QueryNorm  # how queries are scored, see `Codebooks.lookup_tables`
@@ -105,6 +106,10 @@ class Method(nn.Module):
     def extract(self, images: Tensor) -> Any:
         """Return what `objective` needs of pixels (B, 3, H, W) in [0, 1]; may run in bfloat16."""
         raise NotImplementedError
+
+    def compress(self, pyramid: list[Tensor]) -> list[Tensor]:
+        """Return maps (B, C, h, w) that `extract` could do with in place of a frozen pyramid."""
+        return pyramid
 
     def objective(self, extracted: Any, labels: Tensor, rows: Tensor) -> Learned:
         """Return the loss of a batch; shapes and control flow must not depend on values.
@@ -145,8 +150,8 @@ class Method(nn.Module):
 
     def parameter_groups(self, rate: float, head_factor: float) -> list[dict[str, object]]:
         """Split the parameters: the backbone at `rate`, all that starts from nothing faster."""
-        trunk = list(self.backbone.parameters())
-        known = {id(p) for p in trunk}
+        trunk = [p for p in self.backbone.parameters() if p.requires_grad]
+        known = {id(p) for p in self.backbone.parameters()}
         head = [p for p in self.parameters() if id(p) not in known]
         return [
             {"params": trunk, "base_rate": rate},

@@ -82,6 +82,12 @@ class Network(QuantizedMethod):
         with torch.autocast(images.device.type, enabled=False):
             return cast(Tensor, self.norm(self.transform(self.pooling(pyramid))))
 
+    def compress(self, pyramid: list[Tensor]) -> list[Tensor]:
+        """Pool each level, unless the focus is learned: a map of one place is its own pooling."""
+        if self.pooling.focus is not None:
+            return pyramid
+        return [pooled[..., None, None] for pooled in self.pooling.pool(pyramid)]
+
     def objective(self, extracted: Tensor, labels: Tensor, rows: Tensor) -> Learned:
         """Classify and contrast the soft reconstructions of a batch."""
         output = self.quantize(extracted, softly=self.quantized)

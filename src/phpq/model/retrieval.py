@@ -131,15 +131,17 @@ def apply_to_pixels(
     device: torch.device,
     batch_size: int = 64,
     whole_batches: bool = False,
+    views: Views | None = None,
 ) -> Tensor:
     """Run a function over decoded squares as encoding sees them, a batch at a time.
 
     The function takes pixels (B, 3, H, W) in [0, 1] on the device and returns (B, ...); the squares
     are (N, 3, S, S) uint8, anywhere, N at least 1. `whole_batches` fills the last one up with
     copies, which are left out of the result (N, ...): on a GPU every other shape costs seconds,
-    since cuDNN looks for algorithms and a compiler compiles.
+    since cuDNN looks for algorithms and a compiler compiles. Other `views` than those of the config
+    make something else of what is given in place of squares.
     """
-    views = Views(config)
+    views = views or Views(config)
     parts = []
     for start in range(0, len(pixels), batch_size):
         chunk = pixels[start : start + batch_size]
@@ -148,7 +150,7 @@ def apply_to_pixels(
         chunk = chunk.to(device)
         missing = batch_size - len(chunk) if whole_batches else 0
         if missing:
-            chunk = torch.cat([chunk, chunk[-1:].expand(missing, -1, -1, -1)])
+            chunk = torch.cat([chunk, chunk[-1:].expand(missing, *chunk.shape[1:])])
         parts.append(function(views.encode(chunk)))
     return torch.cat(parts)[: len(pixels)]
 

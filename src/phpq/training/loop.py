@@ -23,11 +23,13 @@ from torch import Tensor
 from phpq.config import RunConfig
 from phpq.data import Dataset, learned_part
 from phpq.data.batches import plan_epoch, steps_per_epoch
-from phpq.errors import DivergedError
+from phpq.errors import ConfigError, DivergedError
 from phpq.evaluation import LabelledEmbeddings, code_health, evaluate_codes
+from phpq.model.cut import cut_network
 from phpq.model.method import Method, TrainingSet, build_method
 from phpq.model.weights import first_not_finite
 from phpq.training.distributed import ALONE, Group, synchronise
+from phpq.training.features import load_features
 from phpq.training.pixels import TrainingPixels, load_pixels
 from phpq.training.progress import Reporter
 from phpq.training.step import (
@@ -70,7 +72,7 @@ class Trainer:
     ) -> None:
         """Put the parts together; `training.batch_size` is the batch of the whole group.
 
-        `cache` is a folder for decoded pixels, `backbone` the state of one that has learned before;
+        `cache` is a folder for decoded pixels, or for what a frozen stem makes of them, `backbone` the state of one that has learned before;
         `pixels` are shared by another trainer with the same data set and `config.data`.
         """
         self.group, self.config, self.device, self.reporter = group, config, device, reporter
@@ -85,9 +87,20 @@ class Trainer:
         if backbone is not None:
             network.backbone.load_state_dict(backbone)
         self.network: Method = network.to(device).to(memory_format=torch.channels_last)
+        frozen = training.trainable != "all"
+        if frozen and group.size > 1:
+            raise ConfigError(
+                f"training.trainable={training.trainable!r} learns in one process, in minutes. "
+                "Start it without torchrun, or use 'all'."
+            )
+        cut = cut_network(self.network, config) if frozen and pixels is None else None
         group.broadcast([*self.network.parameters(), *self.network.buffers()])
         self.averaged = copy.deepcopy(self.network).eval().requires_grad_(False)
         synchronise(self.network, group)
+        if cut is not None:
+            pixels = load_features(
+                dataset, config, cut, device=device, reporter=reporter, cache=cache
+            )
         self.pixels: TrainingPixels = pixels or load_pixels(
             dataset, config, device=device, reporter=reporter, cache=cache, group=group
         )
@@ -96,7 +109,14 @@ class Trainer:
         self.average: AveragedWeights | None = None
         if training.ema_decay:
             self.average = AveragedWeights(self.network, self.averaged, training.ema_decay)
-        self.step = TrainStep(self.network, self.optimizer, self.average, config, group=group)
+        self.step = TrainStep(
+            self.network,
+            self.optimizer,
+            self.average,
+            config,
+            views=self.pixels.views,
+            group=group,
+        )
         self.steps = steps_per_epoch(len(self.labels), training.batch_size)
         self.device_labels = torch.from_numpy(np.array(self.labels)).to(device)
         self.training_set = TrainingSet(
@@ -170,6 +190,8 @@ class Trainer:
         losses = torch.zeros(self.steps, len(names), device=self.device)
         shape = (self.steps, config.training.batch_size, config.quantizer.num_codebooks)
         codes = torch.zeros(shape, dtype=torch.uint8, device=self.device)
+        if config.training.feature_noise:
+            torch.manual_seed(1_000_003 * config.training.seed + epoch)  # of the noise
         started = time.perf_counter()
         stream = self.pixels.source.batches(mine)  # which reads nothing before it is asked
         for number, (rows, drawn) in enumerate(zip(indices, parameters, strict=True)):

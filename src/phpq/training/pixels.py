@@ -12,6 +12,7 @@ import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -20,7 +21,7 @@ from torch import Tensor
 
 from phpq.config import DataConfig, RunConfig
 from phpq.data import Dataset, DecodedImages, LabelledImages, decode_all
-from phpq.data.batches import PixelSource, ResidentPixels, StreamedPixels, fits_on
+from phpq.data.batches import PixelSource, ResidentPixels, StreamedPixels, Views, fits_on
 from phpq.data.decode import accept_readable, decode_readable
 from phpq.data.pixel_cache import StoredPixels, find_entry
 from phpq.model.method import Method
@@ -40,7 +41,10 @@ class TrainingPixels:
     test: LabelledImages
     source: PixelSource  # of the training split
     resident: ResidentPixels | None  # the same, if it stays on the device
-    test_pixels: Tensor | None  # (N, 3, S, S) uint8, if they stay on the device
+    # (N, 3, S, S) uint8, if they stay on the device; or rows (N, F) that `views` can encode
+    train_pixels: Any
+    test_pixels: Any
+    views: Views
     config: DataConfig
     device: torch.device
     group: Group
@@ -59,10 +63,10 @@ class TrainingPixels:
 
     def apply_train(self, function: Callable[[Tensor], Tensor]) -> Tensor:
         """Return the results (N, ...) of a function of pixels in [0, 1], as they are encoded."""
-        return self._apply(function, self.train, self.resident.pixels if self.resident else None)
+        return self._apply(function, self.train, self.train_pixels)
 
     def _apply(
-        self, function: Callable[[Tensor], Tensor], images: LabelledImages, pixels: Tensor | None
+        self, function: Callable[[Tensor], Tensor], images: LabelledImages, pixels: Any
     ) -> Tensor:
         rows = self.group.rows(len(images))
         if pixels is None:
@@ -71,11 +75,12 @@ class TrainingPixels:
         else:
             part = apply_to_pixels(
                 function,
-                pixels[rows],
+                pixels[rows] if self.group.size > 1 else pixels,
                 self.config,
                 device=self.device,
                 batch_size=EMBED_BATCH,
                 whole_batches=self.device.type == "cuda",
+                views=self.views,
             )
         return self.group.gather_rows(part, len(images))
 
@@ -124,7 +129,9 @@ def load_pixels(
         source=resident
         or StreamedPixels(train.images, config.data, device=device, workers=workers),
         resident=resident,
+        train_pixels=resident.pixels if resident else None,
         test_pixels=ResidentPixels(test.pixels, device).pixels if stays else None,
+        views=Views(config.data),
         config=config.data,
         device=device,
         group=group,

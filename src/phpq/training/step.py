@@ -76,8 +76,9 @@ class AveragedWeights:
 
     def __init__(self, source: nn.Module, target: nn.Module, decay: float) -> None:
         self.decay = decay
-        pairs = zip(source.state_dict().values(), target.state_dict().values(), strict=True)
-        floating = [(s, t) for s, t in pairs if s.is_floating_point()]
+        frozen = {name for name, p in source.named_parameters() if not p.requires_grad}
+        pairs = zip(source.state_dict().items(), target.state_dict().values(), strict=True)
+        floating = [(s, t) for (k, s), t in pairs if s.is_floating_point() and k not in frozen]
         self.weight = torch.ones((), device=floating[0][0].device)
         # An average is descent with decay: t - w (t - s), with -s for a gradient. The fused kernel
         # of the optimizer reads and writes everything once, and takes w from the device.
@@ -142,11 +143,12 @@ class TrainStep:
         average: AveragedWeights | None,
         config: RunConfig,
         *,
+        views: Views | None = None,
         group: Group = ALONE,
     ) -> None:
         self.network, self.optimizer, self.average = network, optimizer, average
         self.group = group
-        self.views = Views(config.data)
+        self.views = views or Views(config.data)
         device = next(network.parameters()).device
         self.learning = LearningStep(network, config.training.precision, group)
         self._parallel: DistributedDataParallel | None = None
@@ -167,7 +169,7 @@ class TrainStep:
     ) -> StepResult:
         """Learn from one batch, of which a process of several gives its part.
 
-        Takes pixels (b, 3, S, S) uint8, labels (b,) int64, the place of each image in the training
+        Takes what the views take, as pixels (b, 3, S, S) uint8, labels (b,) int64, the place of each image in the training
         set (b,) int64, and the augmentation (b, 8) float32.
         """
         self.network.train()
@@ -215,7 +217,7 @@ class TrainStep:
 def training_view(views: Views, pixels: Tensor, parameters: Tensor) -> Tensor:
     """Return a batch as it is learned from, laid out as convolutions want it."""
     images = views.train(pixels, parameters)
-    return images.contiguous(memory_format=torch.channels_last)
+    return images.contiguous(memory_format=torch.channels_last) if images.ndim == 4 else images
 
 
 def gather_batch(extracted: Any, group: Group) -> Any:

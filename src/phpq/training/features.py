@@ -1,0 +1,159 @@
+"""Rows of a frozen stem in place of pixels: made once, kept on disk, learned from ever after.
+
+    pixels = load_features(dataset, config, cut, ...)     which the loop takes for decoded images
+
+Each image passes the stem as it is encoded; what varies from step to step is made of its row:
+"last" learns from boxes of the map, as crops are boxes of an image, "head" from pooled features
+with noise. A file holds a block of images, so that a kill costs no more than a block; one that is
+damaged, or of other images, weights or settings, is made anew.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from phpq.config import RunConfig
+from phpq.data import Dataset, LabelledImages
+from phpq.data.batches import ResidentPixels, Views, crop_boxes, cut_boxes, fits_on
+from phpq.data.decode import accept_readable, decode_readable
+from phpq.data.pixel_cache import StoredPixels, find_entry
+from phpq.model.cut import Cut
+from phpq.training.distributed import ALONE
+from phpq.training.pixels import TrainingPixels
+from phpq.training.progress import Advance, Reporter
+
+BLOCK = 512  # images of a file
+BATCH = 32  # images that pass the stem at once
+
+
+@dataclass(frozen=True, slots=True)
+class StoredViews(Views):
+    """Turns rows (B, F) of a stem into what the network learns from, and encodes."""
+
+    cut: Cut
+    deviation: Tensor | None  # (F,) of the noise that is added; None without any
+
+    def train(self, pixels: Tensor, parameters: Tensor) -> Tensor:
+        """Vary rows (B, F) by noise and by (B, 8) of `draw_augmentations`: (B, F') float32."""
+        rows = pixels.float()
+        if self.deviation is not None:
+            rows = rows + self.deviation * torch.randn_like(rows)
+        if self.cut.part == "head":
+            return rows
+        layouts = self.cut.network.backbone.layouts
+        stored, learned = (layouts[length].maps[-1] for length in self.cut.lengths)
+        rest, area = rows.split((rows.shape[1] - math.prod(stored), math.prod(stored)), 1)
+        side = learned[-1]
+        boxes = cut_boxes(area.unflatten(1, stored), crop_boxes(parameters), (side, side))
+        return torch.cat([rest, boxes.flatten(1)], 1)
+
+    def encode(self, pixels: Tensor) -> Tensor:
+        """Return rows (B, F) as float32."""
+        return pixels.float()
+
+
+class MappedRows:
+    """Rows of all images, in the memory maps of their blocks."""
+
+    def __init__(self, blocks: Sequence[NDArray[np.float16]], device: torch.device) -> None:
+        self.blocks, self.device = blocks, device
+        self.starts = np.cumsum([0, *map(len, blocks)])
+
+    def __len__(self) -> int:
+        return int(self.starts[-1])
+
+    def __getitem__(self, wanted: slice | NDArray[np.int64]) -> NDArray[np.float16]:
+        """Return some rows (n, F)."""
+        rows = np.arange(len(self))[wanted]
+        places = np.searchsorted(self.starts, rows, side="right") - 1
+        pairs = zip(places, rows - self.starts[places], strict=True)
+        return np.stack([self.blocks[block][row] for block, row in pairs])
+
+    def batches(self, indices: NDArray[np.int64]) -> Iterator[Tensor]:
+        """Yield (B, F) float16 on the device for each row of (steps, B) indices."""
+        for rows in indices:
+            yield torch.from_numpy(self[rows]).to(self.device)
+
+
+def load_features(
+    dataset: Dataset,
+    config: RunConfig,
+    cut: Cut,
+    *,
+    device: torch.device,
+    reporter: Reporter,
+    cache: Path | None = None,
+) -> TrainingPixels:
+    """Let both splits pass the stem, or find what did in the folder `cache`."""
+    found: list[tuple[LabelledImages, MappedRows]] = []
+    for images in (dataset.train, dataset.test):
+        with reporter.task(f"features of {images.name}", len(images)) as advance:
+            blocks, reasons = list[NDArray[np.float16]](), dict[int, str]()
+            for start in range(0, len(images), BLOCK):
+                part = images.subset(np.arange(start, min(start + BLOCK, len(images))))
+                stored = _pass_stem(part, config, cut, f"-{cut.part}-{start}", device, cache, advance, start)
+                blocks.append(stored.pixels)
+                reasons |= {start + place: why for place, why in stored.reasons.items()}
+        readable = accept_readable(images, StoredPixels(np.empty(0), reasons), config.data)
+        reporter.skipped(readable.skipped)
+        found.append((readable.images, MappedRows(blocks, device)))
+    (train, rows), (test, test_rows) = found
+    stays = device.type == "cuda" and fits_on(device, sum(block.nbytes for block in rows.blocks))
+    resident = ResidentPixels(np.concatenate(rows.blocks), device) if stays else None
+    deviation = None
+    if config.training.feature_noise:
+        some = torch.from_numpy(rows[:: max(1, len(rows) // 2048)]).float()
+        deviation = (config.training.feature_noise * some.std(0)).to(device)
+    return TrainingPixels(
+        train=train,
+        test=test,
+        source=resident or rows,
+        resident=resident,
+        train_pixels=rows,
+        test_pixels=test_rows,
+        views=StoredViews(config.data, cut, deviation),
+        config=config.data,
+        device=device,
+        group=ALONE,
+    )
+
+
+def _pass_stem(  # noqa: PLR0913
+    images: LabelledImages,
+    config: RunConfig,
+    cut: Cut,
+    kind: str,
+    device: torch.device,
+    cache: Path | None,
+    advance: Advance | None,
+    before: int,
+) -> StoredPixels:
+    """Return the rows of a block of images, of which `before` others were counted."""
+    data, views = config.data, Views(config.data)
+
+    def fill(rows: NDArray[Any]) -> dict[int, str]:
+        decoded = decode_readable(images, data, workers=config.training.workers)
+        for start in range(0, len(decoded.pixels), BATCH):
+            squares = torch.from_numpy(decoded.pixels[start : start + BATCH]).to(device)
+            rows[start : start + BATCH] = cut.stem(views.encode(squares)).cpu().numpy()
+            if advance:
+                advance(before + start + len(squares), 0)
+        return decoded.reasons
+
+    shape = (len(images), cut.lengths[0])
+    made_by = (cut.fingerprint, data.eval_crop, torch.__version__)
+    entry = find_entry(cache, images, data, kind=kind, made_by=made_by) if cache else None
+    if entry:
+        return entry.load() or entry.build(shape, fill, np.float16)
+    rows = np.empty(shape, np.float16)
+    reasons = fill(rows)
+    return StoredPixels(rows[: len(images) - len(reasons)], reasons)
