@@ -79,7 +79,14 @@ def train(  # noqa: PLR0913  every way to say what is to be learned, by name
         from phpq.training import train_run
     except ModuleNotFoundError as error:
         raise missing_extra(error, "Training") from error
-    return train_run(*run, device=device, resume=resume, reporter=reporter, group=group)
+    return train_run(
+        *run,
+        device=device,
+        resume=resume,
+        reporter=reporter,
+        cache=feature_cache(run.config),
+        group=group,
+    )
 
 
 def evaluate(
@@ -234,6 +241,11 @@ def open_run(  # noqa: PLR0913  every way to say what is to be learned, by name
     weights = absolute_weights(config.model.weights)
     config = replace(config, model=replace(config.model, weights=weights))
     return Run(dataset, config, Path(out) if out else default_folder(dataset, config))
+
+
+def feature_cache(config: RunConfig, *, home: Path | None = None) -> Path | None:
+    """Return where features of a frozen backbone are kept; None if everything learns."""
+    return None if config.training.trainable == "all" else data_home(home) / "features"
 
 
 def default_folder(dataset: Dataset, config: RunConfig) -> Path:

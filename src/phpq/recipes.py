@@ -6,6 +6,7 @@ A command line, arguments or a data set in, a `RunConfig` out. No torch.
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from phpq.config import (
     RECIPES,
@@ -38,6 +39,23 @@ _DRAWN = (
     "training.images_on_device=on",
 )
 
+# What suits a frozen backbone, whose features are the same in every epoch: noise in place of crops,
+# a sharper classifier, fewer epochs. How they were chosen: docs/decisions/0016.
+_FROZEN: dict[str, tuple[str, ...]] = {
+    "head": (
+        "loss.tau=0.25",
+        "training.feature_noise=1.0",
+        "training.epochs=40",
+        "training.evaluate_every=20",
+    ),
+    "last": (
+        "training.epochs=8",
+        "training.batch_size=64",
+        "training.evaluate_every=4",
+        "training.ema_decay=0.98",
+    ),
+}
+
 
 def resolve_config(
     *,
@@ -55,7 +73,8 @@ def resolve_config(
         method: Its recipe, PHPQ's by default; not together with a file, which names its own.
         file: A TOML file.
         weights: Where the backbone starts, unless the file says so.
-        settings: Texts such as "training.epochs=10", the last of equal ones counts.
+        settings: Texts such as "training.epochs=10", the last of equal ones counts. Those of
+            `training.trainable` bring others with them, unless file or settings say otherwise.
         bits: Length of a code; None leaves it to the settings.
     """
     if file and method:
@@ -65,18 +84,26 @@ def resolve_config(
         )
     if method is not None and method not in RECIPES:
         raise ConfigError(f"Unknown method {method!r}. {nearest_hint(method, RECIPES)}")
-    config, texts = base or RunConfig(), list(settings)
+    config, texts, data = base or RunConfig(), list(settings), dict[str, Any]()
     if file:
         data = read_toml(file)
         config = parse(data)
         if "weights" in data.get("model", {}):
             weights = None
-    elif method:
+    trainable = override(config, texts).training.trainable
+    texts = [text for text in _FROZEN.get(trainable, ()) if not _named(text, data)] + texts
+    if method:
         texts = [f"method.name={method}", *RECIPES[method].settings, *texts]
     if weights is not None:
         texts.insert(0, f"model.weights={weights}")
     config = override(config, texts)
     return config if bits is None else with_bits(config, bits)
+
+
+def _named(text: str, data: dict[str, Any]) -> bool:
+    """Tell whether the content of a file has the setting that a text assigns."""
+    stage, _, name = text.partition("=")[0].partition(".")
+    return name in data.get(stage, {})
 
 
 def drawn_settings(side: int) -> tuple[str, ...]:
@@ -120,6 +147,19 @@ def remaining_config(config: RunConfig) -> RunConfig:
     )
     method = replace(config.method, classifier_share=0.0, rate_share=1.0)
     return replace(config, method=method, training=training)
+
+
+def head_config(config: RunConfig) -> RunConfig:
+    """Return the settings of the epochs in which the head learns, before the last stage does."""
+    recipe = override(RunConfig(), _FROZEN["head"]).training
+    training = replace(
+        config.training,
+        trainable="head",
+        epochs=recipe.epochs // 2,
+        batch_size=recipe.batch_size,
+        feature_noise=recipe.feature_noise,
+    )
+    return replace(config, training=training)
 
 
 def _classifier_epochs(config: RunConfig) -> int:

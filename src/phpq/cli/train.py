@@ -15,6 +15,8 @@ from phpq.cli._console import AsJson, Device, config_table, home, messages, prin
 from phpq.cli._launch import joined
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from phpq.api import Run
     from phpq.training.distributed import Group
 
@@ -56,6 +58,14 @@ def train(
             "(default: hub for photographs, none for plumage)"
         ),
     ] = None,
+    trainable: Annotated[
+        str | None,
+        typer.Option(
+            help="What learns: head (all but the backbone, in minutes without a GPU), last (its "
+            "last stage too) or all. (default: all; without a GPU the best that ends in about ten "
+            "minutes here)"
+        ),
+    ] = None,
     hold_out_classes: Annotated[
         float | None,
         typer.Option(
@@ -88,6 +98,7 @@ def train(
         "training.seed": seed,
         "model.backbone": backbone,
         "model.weights": weights,
+        "training.trainable": trainable,
         "data.holdout_classes": hold_out_classes,
     }
     assignments = [f"{name}={value}" for name, value in short.items() if value is not None]
@@ -101,23 +112,57 @@ def train(
     with joined(device) as group:
         from phpq import api
 
-        run = api.open_run(
-            source,
-            method=method,
-            file=config,
-            settings=assignments,
-            bits=bits,
-            out=resume or out,
-            resume=resume is not None,
-            home=home(),
-        )
+        def opened(*more: str) -> Run:
+            return api.open_run(
+                source,
+                method=method,
+                file=config,
+                settings=[*more, *assignments],
+                bits=bits,
+                out=resume or out,
+                resume=resume is not None,
+                home=home(),
+            )
+
+        run = opened()
+        named = any(text.startswith("training.trainable=") for text in assignments)
+        if resume is None and group is None and not named:
+            run = _chosen(run, opened, device)
         _train(run, device=device, resume=resume is not None, group=group)
         if group is None or group.first:
             _report(run.folder, as_json=as_json)
 
 
+def _chosen(run: Run, opened: Callable[..., Run], device: str) -> Run:
+    """Return the run with what can be learned here in about ten minutes; on a GPU as it is."""
+    from phpq.model import resolve_device
+
+    config = run.config
+    begins = config.model.weights != "none" and not config.data.eval_flip
+    if resolve_device(device).type != "cpu" or config.training.trainable != "all" or not begins:
+        return run
+    from rich.table import Table
+
+    from phpq.training.choice import best_choice, measure_choices
+
+    runs = {name: opened(f"training.trainable={name}") for name in ("head", "last", "all")}
+    messages().print("measuring what this machine can learn ...", style="dim")
+    costs = measure_choices(run.dataset, {name: one.config for name, one in runs.items()})
+    best = best_choice(costs)
+    table = Table("--trainable", "features once", "learning", "in all, about")
+    for name, cost in costs.items():
+        mark = " (chosen)" if name == best else ""
+        times = (
+            f"{seconds / 60:,.1f} min" for seconds in (cost.features, cost.learning, cost.total)
+        )
+        table.add_row(name + mark, *times)
+    messages().print(table)
+    return runs[best]
+
+
 def _train(run: Run, *, device: str, resume: bool, group: Group | None) -> None:
     """Show the settings, train, give the terminal back whatever happens, say how to resume."""
+    from phpq import api
     from phpq.config import CONFIG_FILE
     from phpq.training import TerminalReporter, train_run
 
@@ -125,7 +170,8 @@ def _train(run: Run, *, device: str, resume: bool, group: Group | None) -> None:
         messages().print(config_table(run.config))
     reporter = TerminalReporter(messages())
     try:
-        train_run(*run, device=device, resume=resume, reporter=reporter, group=group)
+        cache = api.feature_cache(run.config, home=home())
+        train_run(*run, device=device, resume=resume, reporter=reporter, cache=cache, group=group)
     except KeyboardInterrupt:
         begun = (run.folder / CONFIG_FILE).is_file()
         hint = f"Continue with: phpq train --resume {shlex.quote(str(run.folder))}"

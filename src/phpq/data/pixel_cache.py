@@ -1,8 +1,9 @@
 """What was made of images, on disk: `<name>.npy`, opened as a memory map, beside a JSON manifest.
 
 That is decoded pixels, or what a frozen network makes of them (`phpq.training.features`). The
-manifest holds a fingerprint of the ids, file sizes, modification times and settings, and a checksum. Whatever does not match is made anew. Files appear by rename, whole or not
-at all, so a killed run leaves at most a `.tmp` file behind.
+manifest holds a fingerprint of the ids, file sizes, modification times and settings, and a
+checksum. Whatever does not match is made anew. Files appear by rename, whole or not at all, so a
+killed run leaves at most a `.tmp` file behind.
 """
 
 from __future__ import annotations

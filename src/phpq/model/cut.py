@@ -41,9 +41,14 @@ class Cut:
     sizes: tuple[int, int]  # sides of an image as it is encoded, and as it is learned from
     half: bool = False  # compute in bfloat16
 
+    @property
+    def device(self) -> torch.device:
+        """Where the stem computes."""
+        return next(self.network.parameters()).device
+
     @torch.no_grad()
     def stem(self, images: Tensor) -> Tensor:
-        """Return the rows (B, F) float16 of pixels (B, 3, H, W) in [0, 1]."""
+        """Return the rows (B, F) float16 of pixels (B, 3, H, W) in [0, 1], or of other rows."""
         return torch.cat([one.flatten(1) for one in self._kept(images)], 1).half()
 
     @cached_property
@@ -67,16 +72,16 @@ class Cut:
         return digest.hexdigest()
 
     def _measure(self, size: int) -> int:
-        device = next(self.network.parameters()).device
         with torch.no_grad():
-            kept = self._kept(torch.zeros(1, 3, size, size, device=device))
+            kept = self._kept(torch.zeros(1, 3, size, size, device=self.device))
         length = sum(one.numel() for one in kept)
         maps = tuple(tuple(one.shape[1:]) for one in kept if one.ndim == 4)
         self.network.backbone.layouts[length] = Layout(maps, ends=self.part == "head")
         return length
 
     def _kept(self, images: Tensor) -> list[Tensor]:
-        images = images.contiguous(memory_format=torch.channels_last)
+        if images.ndim == 4:
+            images = images.contiguous(memory_format=torch.channels_last)
         with torch.autocast(images.device.type, torch.bfloat16, enabled=self.half):
             pyramid = [level.float() for level in self.trunk(images)]
         levels = self.network.backbone.levels

@@ -116,9 +116,7 @@ def _mixed_trunk(learned: Backbone, config: ModelConfig) -> Backbone:
     return trunk
 
 
-def build_trunk(
-    config: ModelConfig, *, load_weights: bool, levels: int | None = None
-) -> Backbone:
+def build_trunk(config: ModelConfig, *, load_weights: bool, levels: int | None = None) -> Backbone:
     """Return the backbone of a config with the levels that are described here, or others."""
     levels = levels or min(2, config.levels)
     model = dataclasses.replace(config, levels=levels, rho=(1.0,) * levels, rho_mode="fixed")

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +33,7 @@ from phpq.training.progress import Advance, Reporter
 
 BLOCK = 512  # images of a file
 BATCH = 32  # images that pass the stem at once
+SAMPLE = 2048  # rows, at most, that deviations are taken from
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,29 +90,46 @@ def load_features(
     config: RunConfig,
     cut: Cut,
     *,
-    device: torch.device,
     reporter: Reporter,
     cache: Path | None = None,
 ) -> TrainingPixels:
     """Let both splits pass the stem, or find what did in the folder `cache`."""
-    found: list[tuple[LabelledImages, MappedRows]] = []
+    splits: list[tuple[LabelledImages, MappedRows]] = []
     for images in (dataset.train, dataset.test):
+        blocks, reasons = list[NDArray[np.float16]](), dict[int, str]()
         with reporter.task(f"features of {images.name}", len(images)) as advance:
-            blocks, reasons = list[NDArray[np.float16]](), dict[int, str]()
             for start in range(0, len(images), BLOCK):
                 part = images.subset(np.arange(start, min(start + BLOCK, len(images))))
-                stored = _pass_stem(part, config, cut, f"-{cut.part}-{start}", device, cache, advance, start)
+                stored = _pass_stem(part, start, len(images), config, cut, cache, advance)
                 blocks.append(stored.pixels)
                 reasons |= {start + place: why for place, why in stored.reasons.items()}
         readable = accept_readable(images, StoredPixels(np.empty(0), reasons), config.data)
         reporter.skipped(readable.skipped)
-        found.append((readable.images, MappedRows(blocks, device)))
-    (train, rows), (test, test_rows) = found
-    stays = device.type == "cuda" and fits_on(device, sum(block.nbytes for block in rows.blocks))
+        splits.append((readable.images, MappedRows(blocks, cut.device)))
+    return _as_pixels(splits, config, cut)
+
+
+def pass_on(before: TrainingPixels, config: RunConfig, cut: Cut) -> TrainingPixels:
+    """Let training rows that passed one stem pass another, which is cut further on."""
+    assert isinstance(before.views, StoredViews)
+    cut.network.backbone.layouts |= before.views.cut.network.backbone.layouts
+    onward = replace(cut, trunk=cut.network.backbone.eval())
+    rows = before.apply_train(onward.stem).cpu().numpy()
+    splits = [(before.train, MappedRows([rows], cut.device)), (before.test, before.test_pixels)]
+    return _as_pixels(splits, config, cut)
+
+
+def _as_pixels(
+    splits: Sequence[tuple[LabelledImages, MappedRows]], config: RunConfig, cut: Cut
+) -> TrainingPixels:
+    """Return the rows of both splits as the loop reads pixels."""
+    (train, rows), (test, test_rows) = splits
+    device, size = cut.device, sum(block.nbytes for block in rows.blocks)
+    stays = device.type == "cuda" and fits_on(device, size)
     resident = ResidentPixels(np.concatenate(rows.blocks), device) if stays else None
     deviation = None
     if config.training.feature_noise:
-        some = torch.from_numpy(rows[:: max(1, len(rows) // 2048)]).float()
+        some = torch.from_numpy(rows[:: -(-len(rows) // SAMPLE)]).float()
         deviation = (config.training.feature_noise * some.std(0)).to(device)
     return TrainingPixels(
         train=train,
@@ -127,30 +145,30 @@ def load_features(
     )
 
 
-def _pass_stem(  # noqa: PLR0913
+def _pass_stem(
     images: LabelledImages,
+    start: int,
+    total: int,
     config: RunConfig,
     cut: Cut,
-    kind: str,
-    device: torch.device,
     cache: Path | None,
     advance: Advance | None,
-    before: int,
 ) -> StoredPixels:
-    """Return the rows of a block of images, of which `before` others were counted."""
+    """Return the rows of a block of images, the first of which is number `start` of `total`."""
     data, views = config.data, Views(config.data)
 
     def fill(rows: NDArray[Any]) -> dict[int, str]:
         decoded = decode_readable(images, data, workers=config.training.workers)
-        for start in range(0, len(decoded.pixels), BATCH):
-            squares = torch.from_numpy(decoded.pixels[start : start + BATCH]).to(device)
-            rows[start : start + BATCH] = cut.stem(views.encode(squares)).cpu().numpy()
+        for first in range(0, len(decoded.pixels), BATCH):
+            squares = torch.from_numpy(decoded.pixels[first : first + BATCH]).to(cut.device)
+            rows[first : first + BATCH] = cut.stem(views.encode(squares)).cpu().numpy()
             if advance:
-                advance(before + start + len(squares), 0)
+                advance(start + first + len(squares), total)
         return decoded.reasons
 
     shape = (len(images), cut.lengths[0])
     made_by = (cut.fingerprint, data.eval_crop, torch.__version__)
+    kind = f"-{cut.part}-{start}"
     entry = find_entry(cache, images, data, kind=kind, made_by=made_by) if cache else None
     if entry:
         return entry.load() or entry.build(shape, fill, np.float16)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import copy
 import math
 import time
-from collections.abc import Generator, Mapping
+from collections.abc import Callable, Generator, Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -25,7 +25,7 @@ from phpq.data import Dataset, learned_part
 from phpq.data.batches import plan_epoch, steps_per_epoch
 from phpq.errors import ConfigError, DivergedError
 from phpq.evaluation import LabelledEmbeddings, code_health, evaluate_codes
-from phpq.model.cut import cut_network
+from phpq.model.cut import Cut, cut_network
 from phpq.model.method import Method, TrainingSet, build_method
 from phpq.model.weights import first_not_finite
 from phpq.training.distributed import ALONE, Group, synchronise
@@ -68,12 +68,14 @@ class Trainer:
         cache: Path | None = None,
         pixels: TrainingPixels | None = None,
         backbone: Mapping[str, Tensor] | None = None,
+        features: Callable[[Cut], TrainingPixels] | None = None,
         group: Group = ALONE,
     ) -> None:
         """Put the parts together; `training.batch_size` is the batch of the whole group.
 
-        `cache` is a folder for decoded pixels, or for what a frozen stem makes of them, `backbone` the state of one that has learned before;
-        `pixels` are shared by another trainer with the same data set and `config.data`.
+        `cache` is a folder for decoded pixels, or for what a frozen stem makes of them; `backbone`
+        the state of one that has learned before; `pixels` are shared by another trainer with the
+        same data set and `config.data`; `features` gives rows of a stem that nobody has to pass.
         """
         self.group, self.config, self.device, self.reporter = group, config, device, reporter
         training = config.training
@@ -93,14 +95,15 @@ class Trainer:
                 f"training.trainable={training.trainable!r} learns in one process, in minutes. "
                 "Start it without torchrun, or use 'all'."
             )
-        cut = cut_network(self.network, config) if frozen and pixels is None else None
+        cut = cut_network(self.network, config) if frozen else None
         group.broadcast([*self.network.parameters(), *self.network.buffers()])
         self.averaged = copy.deepcopy(self.network).eval().requires_grad_(False)
         synchronise(self.network, group)
         if cut is not None:
-            pixels = load_features(
-                dataset, config, cut, device=device, reporter=reporter, cache=cache
+            load = features or partial(
+                load_features, dataset, config, reporter=reporter, cache=cache
             )
+            pixels = load(cut)
         self.pixels: TrainingPixels = pixels or load_pixels(
             dataset, config, device=device, reporter=reporter, cache=cache, group=group
         )

@@ -116,5 +116,6 @@ class TerminalReporter(Reporter):
             TextColumn("{task.fields[status]}"),
             console=self.console,
             transient=True,
+            speed_estimate_period=300,  # a step without a GPU may take half a minute
             disable=not self.console.is_terminal,
         )

@@ -49,9 +49,10 @@ from phpq.model.general import fit_general, write_general
 from phpq.model.method import Method, build_method
 from phpq.model.retrieval import TorchModel, load_torch, resolve_device
 from phpq.model.weights import read_safetensors, write_safetensors
-from phpq.recipes import classifier_config, remaining_config
+from phpq.recipes import classifier_config, head_config, remaining_config
 from phpq.report.pictures import plot_training
 from phpq.training.distributed import ALONE, Group
+from phpq.training.features import pass_on
 from phpq.training.loop import Trainer, run_epochs
 from phpq.training.progress import Reporter
 
@@ -175,11 +176,24 @@ def build_trainer(  # noqa: PLR0913  by name
     if first is None:
         trainer = make(rest, cache=cache)
         ready()
+        if rest.training.trainable == "last" and not begun and trainer.network.learns:
+            _start_from_head(trainer, make)
         return trainer
     build_method(config, len(dataset.class_names), load_weights=False)  # shows bad options now
     classifier = make(first, cache=cache)
     ready()
     return make(rest, pixels=classifier.pixels, backbone=learn_backbone(classifier))
+
+
+def _start_from_head(trainer: Trainer, make: Callable[..., Trainer]) -> None:
+    """Let the head learn, which takes seconds, before the last stage learns with it."""
+    trainer.reporter.message("learning the head first")
+    config = head_config(trainer.config)
+    head = make(config, features=partial(pass_on, trainer.pixels, config))
+    for _ in run_epochs(head, evaluate="none"):
+        pass
+    for network in (trainer.network, trainer.averaged):
+        network.load_state_dict(head.evaluated_network.state_dict())
 
 
 def learn_backbone(classifier: Trainer) -> dict[str, Tensor]:

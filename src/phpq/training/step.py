@@ -169,8 +169,8 @@ class TrainStep:
     ) -> StepResult:
         """Learn from one batch, of which a process of several gives its part.
 
-        Takes what the views take, as pixels (b, 3, S, S) uint8, labels (b,) int64, the place of each image in the training
-        set (b,) int64, and the augmentation (b, 8) float32.
+        Takes what the views take, as pixels (b, 3, S, S) uint8; labels (b,) int64; the place of
+        each image in the training set (b,) int64; and the augmentation (b, 8) float32.
         """
         self.network.train()
         images = self.view(self.views, pixels, parameters)

@@ -1,0 +1,102 @@
+"""Rows of a frozen stem go on as if their images came all the way."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor
+
+from phpq.errors import ConfigError
+from phpq.model import build_method
+from phpq.model.cut import Cut, cut_network
+from phpq.model.general import GeneralEmbedding, build_trunk
+from phpq.model.method import Method
+from tiny_runs import CLASSES, SIDE, tiny_config
+
+
+def cut_one(part: str, *assignments: str) -> tuple[Method, Cut, Tensor]:
+    config = tiny_config(f"training.trainable={part}", *assignments)
+    torch.manual_seed(0)
+    network = build_method(config, CLASSES)
+    cut = cut_network(network, config)
+    return network.eval(), cut, torch.rand(5, 3, SIDE, SIDE)
+
+
+@pytest.mark.parametrize("part", ["head", "last"])
+@pytest.mark.parametrize(
+    "assignments",
+    [
+        (),
+        ("model.rho_mode=input",),
+        ("model.pooling=paper", "model.rho=inf,2,1"),
+        ("model.levels=1", "model.rho=1"),
+        ("model.levels=2", "model.rho=2,1"),
+        ("method.name=hashnet", "quantizer.codebook_size=256"),
+        ("method.name=exchnet", "quantizer.codebook_size=256"),
+    ],
+    ids=["phpq", "learned focus", "paper", "one level", "two levels", "hashnet", "exchnet"],
+)
+def test_rows_embed_as_their_images(part: str, assignments: tuple[str, ...]) -> None:
+    network, cut, images = cut_one(part, *assignments)
+    rows = cut.stem(images)
+    assert rows.dtype == torch.float16
+    assert rows.shape == (5, cut.lengths[0])
+    with torch.no_grad():
+        from_rows, from_images = network.extract(rows.float()), network.extract(images)
+    torch.testing.assert_close(from_rows, from_images, rtol=0.02, atol=0.02)
+
+
+@pytest.mark.parametrize("part", ["head", "last"])
+def test_the_general_embedding_describes_rows_as_their_images(part: str) -> None:
+    network, cut, images = cut_one(part)
+    general = GeneralEmbedding(build_trunk(network.setup.model, load_weights=False)).eval()
+    general.backbone.load_state_dict(network.backbone.state_dict())
+    general.backbone.layouts = network.backbone.layouts
+    with torch.no_grad():
+        from_rows = general.describe(cut.stem(images).float())
+        from_images = general.describe(images)
+    torch.testing.assert_close(from_rows, from_images, rtol=0.01, atol=2e-3)
+
+
+def test_what_learns_gets_gradients_and_nothing_else() -> None:
+    for part in ("head", "last"):
+        network, cut, images = cut_one(part)
+        network.train().extract(cut.stem(images).float()).sum().backward()
+        for name, parameter in network.backbone.named_parameters():
+            learns = part == "last" and network.backbone.in_last_stage(name)
+            assert (parameter.grad is not None) == parameter.requires_grad == learns, name
+        groups = network.parameter_groups(1.0, 10.0)
+        assert bool(groups[0]["params"]) == (part == "last")
+
+
+def test_the_fingerprint_changes_with_what_a_row_depends_on_alone() -> None:
+    def fingerprint(part: str, changed: str = "", *assignments: str) -> str:
+        config = tiny_config(f"training.trainable={part}", *assignments)
+        torch.manual_seed(0)
+        network = build_method(config, CLASSES)
+        for name, parameter in network.named_parameters():
+            if changed and name.startswith(changed):
+                parameter.data += 0.5
+        return cut_network(network, config).fingerprint
+
+    head, last = fingerprint("head"), fingerprint("last")
+    assert head != last
+    assert fingerprint("head") == head == fingerprint("head", "transform")
+    assert fingerprint("head", "backbone.pyramid.layer4") != head
+    assert fingerprint("last", "backbone.pyramid.layer4") == last
+    assert fingerprint("last", "backbone.pyramid.layer3") != last
+    assert fingerprint("head", "", "model.rho=2,2,1") != head
+    assert fingerprint("head", "", "training.precision=bf16") != head
+
+
+@pytest.mark.parametrize(
+    ("assignments", "message"),
+    [
+        (("data.eval_flip=true",), "mirror images"),
+        (("model.backbone=efficientnet_lite0",), "stages follow each other"),
+        (("method.name=srlh", "quantizer.codebook_size=256"), "looks at parts of the images"),
+    ],
+)
+def test_what_cannot_be_cut_is_refused(assignments: tuple[str, ...], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        cut_one("last", *assignments)
