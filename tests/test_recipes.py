@@ -14,6 +14,7 @@ from phpq.recipes import (
     classifier_config,
     default_weights,
     drawn_settings,
+    head_config,
     remaining_config,
     resolve_config,
 )
@@ -141,3 +142,27 @@ def test_files_of_weights_are_kept_by_their_absolute_paths(
     monkeypatch.chdir(tmp_path)
     assert [absolute_weights(word) for word in ("none", "hub")] == ["none", "hub"]
     assert absolute_weights("w.pth") == str(tmp_path / "w.pth")
+
+
+def test_a_frozen_backbone_brings_its_settings_and_what_is_named_counts_more(
+    tmp_path: Path,
+) -> None:
+    assert resolve_config(settings=["training.trainable=all"]) == RunConfig()
+    head = resolve_config(settings=["training.trainable=head"])
+    assert head.training.feature_noise > 0
+    assert head.training.epochs < RunConfig().training.epochs
+    named = resolve_config(settings=["training.epochs=7", "training.trainable=head"])
+    assert named == override(head, ["training.epochs=7"])
+    file = tmp_path / "run.toml"
+    file.write_text('[training]\ntrainable = "head"\nfeature_noise = 0.0\n', "utf-8")
+    assert resolve_config(file=file) == override(head, ["training.feature_noise=0.0"])
+    last = resolve_config(settings=["training.trainable=last", "loss.tau=0.7"])
+    first = head_config(last)
+    assert first.training.trainable == "head"
+    assert first.training.feature_noise == head.training.feature_noise
+    assert first.loss == last.loss
+    # There is nothing, or too little, of the backbone to be learned by a classifier before.
+    assert (
+        classifier_config(resolve_config(method="dth", settings=["training.trainable=head"]))
+        is None
+    )

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+import timm
+import torch
+from safetensors.torch import save_file
 
 from command_line import phpq, refused, tiny_toml
 from finished_runs import copy_run
@@ -13,6 +17,8 @@ from phpq.config import RunConfig, parse
 from phpq.data import write_plumage
 from phpq.model import load
 from phpq.model.checkpoint import read_card
+from phpq.recipes import resolve_config
+from phpq.training.choice import Cost
 from tiny_runs import SIDE, tiny_birds
 
 
@@ -139,5 +145,80 @@ def test_options_become_settings(
         raise KeyboardInterrupt
 
     monkeypatch.setattr("phpq.training.train_run", stop)
+    monkeypatch.setattr("phpq.training.choice.measure_choices", costs(head=1, last=2, all=3))
     assert phpq("train", "plumage", "--out", tmp_path / "run", *options).code == 130
     assert seen == [parse(expected)]
+
+
+def costs(**seconds: float) -> Callable[..., dict[str, Cost]]:
+    """Stand for measuring what each choice takes."""
+    return lambda *_: {name: Cost(0.0, total) for name, total in seconds.items()}
+
+
+@pytest.mark.parametrize(
+    ("last", "everything", "expected"), [(2, 3, "all"), (599, 1e5, "last"), (2000, 1e5, "head")]
+)
+def test_without_a_gpu_the_best_that_ends_in_ten_minutes_is_learned(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    last: float,
+    everything: float,
+    expected: str,
+) -> None:
+    seen: list[tuple[RunConfig, Path | None]] = []
+
+    def stop(
+        _: object, config: RunConfig, folder: Path, *, cache: Path | None, **__: object
+    ) -> None:
+        seen.append((config, cache))
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("phpq.training.train_run", stop)
+    measured = costs(head=60, last=last, all=everything)
+    monkeypatch.setattr("phpq.training.choice.measure_choices", measured)
+    monkeypatch.setenv("PHPQ_HOME", str(tmp_path / "home"))
+    stopped = phpq("train", "plumage", "--weights", "hub", "--out", tmp_path / "run")
+    [(config, cache)] = seen
+    assert config.training.trainable == expected
+    assert config == resolve_config(
+        weights="hub", settings=[f"training.trainable={expected}"] if expected != "all" else []
+    )
+    assert cache == (None if expected == "all" else tmp_path / "home" / "features")
+    assert f"{expected} (chosen)" in stopped.err
+    for name in ("--trainable", "head", "last", "all", "1.0 min"):
+        assert name in stopped.err
+    # Whoever names it gets it, and nothing is measured; so it is from nothing at all.
+    monkeypatch.setattr("phpq.training.choice.measure_choices", None)
+    for options in (("--weights", "hub", "--trainable", "last"), ("--weights", "none")):
+        phpq("train", "plumage", "--out", tmp_path / "run", *options)
+    assert [one.training.trainable for one, _ in seen[1:]] == ["last", "all"]
+
+
+def test_a_frozen_backbone_from_measuring_to_search(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PHPQ_HOME", str(tmp_path / "home"))
+    write_plumage(tmp_path / "birds", tiny_birds())
+    torch.manual_seed(0)
+    save_file(timm.create_model("test_resnet").state_dict(), tmp_path / "w.safetensors")
+    options = ("--config", tiny_toml(tmp_path), "--weights", tmp_path / "w.safetensors")
+    monkeypatch.setattr("phpq.training.choice.ENOUGH", 0)  # so nothing does, and the fastest is
+    run = tmp_path / "run"
+    trained = phpq("train", tmp_path / "birds", *options, "--out", run)
+    assert trained.code == 0, trained.err
+    assert "(chosen)" in trained.err
+    chosen = read_card(run).config.training.trainable
+    assert chosen in ("head", "last", "all")
+    # Resuming keeps what was chosen.
+    (run / "general.safetensors").unlink()
+    assert phpq("train", "--resume", run).code == 0
+    assert read_card(run).config.training.trainable == chosen
+
+    head = tmp_path / "head"
+    trained = phpq("train", tmp_path / "birds", *options, "--out", head, "--trainable", "head")
+    assert trained.code == 0, trained.err
+    assert any((tmp_path / "home" / "features").glob("*-head-0.*.npy"))
+    assert phpq("evaluate", head, "--json").code == 0
+    photo = tmp_path / "birds" / tiny_birds().test.ids[0]
+    [query] = phpq("search", head, photo, "--json").json()["queries"]
+    assert query["verdict"]["label"] in tiny_birds().class_names

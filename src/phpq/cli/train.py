@@ -21,6 +21,9 @@ if TYPE_CHECKING:
     from phpq.training.distributed import Group
 
 
+CHOICES = ("head", "last", "all")  # of what learns, the best last
+
+
 def train(
     source: Annotated[
         str | None,
@@ -112,9 +115,9 @@ def train(
     with joined(device) as group:
         from phpq import api
 
-        def opened(*more: str) -> Run:
+        def opened(data: api.Source | None, *more: str) -> Run:
             return api.open_run(
-                source,
+                data,
                 method=method,
                 file=config,
                 settings=[*more, *assignments],
@@ -124,7 +127,7 @@ def train(
                 home=home(),
             )
 
-        run = opened()
+        run = opened(source)
         named = any(text.startswith("training.trainable=") for text in assignments)
         if resume is None and group is None and not named:
             run = _chosen(run, opened, device)
@@ -145,7 +148,7 @@ def _chosen(run: Run, opened: Callable[..., Run], device: str) -> Run:
 
     from phpq.training.choice import best_choice, measure_choices
 
-    runs = {name: opened(f"training.trainable={name}") for name in ("head", "last", "all")}
+    runs = {name: opened(run.dataset, f"training.trainable={name}") for name in CHOICES}
     messages().print("measuring what this machine can learn ...", style="dim")
     costs = measure_choices(run.dataset, {name: one.config for name, one in runs.items()})
     best = best_choice(costs)

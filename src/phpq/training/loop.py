@@ -55,6 +55,15 @@ class EpochResult:
     seconds: float
 
 
+def _cut(network: Method, config: RunConfig, group: Group) -> Cut:
+    if group.size > 1:
+        raise ConfigError(
+            f"training.trainable={config.training.trainable!r} learns in one process, in minutes. "
+            "Start it without torchrun, or use 'all'."
+        )
+    return cut_network(network, config)
+
+
 class Trainer:
     """Holds the parts of one run."""
 
@@ -89,21 +98,13 @@ class Trainer:
         if backbone is not None:
             network.backbone.load_state_dict(backbone)
         self.network: Method = network.to(device).to(memory_format=torch.channels_last)
-        frozen = training.trainable != "all"
-        if frozen and group.size > 1:
-            raise ConfigError(
-                f"training.trainable={training.trainable!r} learns in one process, in minutes. "
-                "Start it without torchrun, or use 'all'."
-            )
-        cut = cut_network(self.network, config) if frozen else None
+        cut = None if training.trainable == "all" else _cut(self.network, config, group)
         group.broadcast([*self.network.parameters(), *self.network.buffers()])
         self.averaged = copy.deepcopy(self.network).eval().requires_grad_(False)
         synchronise(self.network, group)
         if cut is not None:
-            load = features or partial(
-                load_features, dataset, config, reporter=reporter, cache=cache
-            )
-            pixels = load(cut)
+            made = partial(load_features, dataset, config, reporter=reporter, cache=cache)
+            pixels = (features or made)(cut)
         self.pixels: TrainingPixels = pixels or load_pixels(
             dataset, config, device=device, reporter=reporter, cache=cache, group=group
         )
@@ -118,6 +119,7 @@ class Trainer:
             self.average,
             config,
             views=self.pixels.views,
+            half=cut is not None and cut.half,
             group=group,
         )
         self.steps = steps_per_epoch(len(self.labels), training.batch_size)

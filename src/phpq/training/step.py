@@ -144,13 +144,15 @@ class TrainStep:
         config: RunConfig,
         *,
         views: Views | None = None,
+        half: bool = False,
         group: Group = ALONE,
     ) -> None:
         self.network, self.optimizer, self.average = network, optimizer, average
         self.group = group
         self.views = views or Views(config.data)
         device = next(network.parameters()).device
-        self.learning = LearningStep(network, config.training.precision, group)
+        precision = "bf16" if half else config.training.precision
+        self.learning = LearningStep(network, precision, group)
         self._parallel: DistributedDataParallel | None = None
         self._fresh = True  # it is not known yet which parameters a step uses
         self.view = training_view
