@@ -81,9 +81,9 @@ def measure(options: argparse.Namespace) -> list[Row]:
         best = scores(options.all, source, place / "home") if options.all else None
         for part in options.trainable:
             run, home = place / part, place / f"home-{part}"
-            learn = ("train", source, "--trainable", part, "--bits", "64")
-            learn = (*learn, "--backbone", options.backbone, "--weights", options.weights)
-            learn = (*learn, *(f"--set={setting}" for setting in options.set))
+            learn = ["train", source, "--trainable", part, "--bits", "64"]
+            learn += ["--backbone", options.backbone, "--weights", options.weights]
+            learn += [f"--set={setting}" for setting in options.set]
             trained = phpq(*learn, "--out", run, home=home)[1]
             gallery = place / f"{part}.gallery"
             indexed = phpq("index", gallery, tables / LEARNED, "--model", run, home=home)[1]

@@ -49,9 +49,10 @@ _FROZEN: dict[str, tuple[str, ...]] = {
         "training.evaluate_every=20",
     ),
     "last": (
-        "training.epochs=8",
+        "loss.tau=0.25",
+        "training.epochs=20",
         "training.batch_size=64",
-        "training.evaluate_every=4",
+        "training.evaluate_every=20",
         "training.ema_decay=0.98",
     ),
 }

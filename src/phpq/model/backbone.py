@@ -90,7 +90,7 @@ class Backbone(nn.Module):
     def _continue(self, rows: Tensor) -> list[Tensor]:
         layout = self.layouts[rows.shape[1]]
         sizes = [math.prod(shape) for shape in layout.maps]
-        parts = rows[:, : sum(sizes)].split(sizes, 1)
+        parts = rows[:, : sum(sizes)].split(sizes, 1)  # type: ignore[no-untyped-call]
         maps = [part.unflatten(1, shape) for part, shape in zip(parts, layout.maps, strict=True)]
         if not layout.ends:
             deepest = maps[-1].contiguous(memory_format=torch.channels_last)

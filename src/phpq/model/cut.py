@@ -15,10 +15,10 @@ import time
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Literal
+from typing import Literal, cast
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.fx.experimental.optimization import fuse
 
 from phpq.config import RunConfig
@@ -116,7 +116,7 @@ def cut_network(network: Method, config: RunConfig) -> Cut:
     trunk.load_state_dict(backbone.state_dict())
     if part == "last":
         for name in trunk.last_stage:
-            del trunk.pyramid[name]
+            del cast(nn.ModuleDict, trunk.pyramid)[name]
     device = next(network.parameters()).device
     trunk = trunk.to(device).to(memory_format=torch.channels_last).eval().requires_grad_(False)
     with suppress(Exception):  # what cannot be traced stays as it is, and is only slower

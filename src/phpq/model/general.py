@@ -68,12 +68,12 @@ class GeneralEmbedding(nn.Module):
 
 
 def describe_pyramid(pyramid: list[Tensor]) -> Tensor:
-    """Return the features (B, F) float32 of one or two levels, not yet whitened.
+    """Return the features (B, F) float32 of the deepest levels, not yet whitened.
 
     The generalized means of the last level and of the one before, if there is one; each of unit
     length.
     """
-    parts = [generalized_spatial_pooling(level, FOCUS) for level in reversed(pyramid)]
+    parts = [generalized_spatial_pooling(level, FOCUS) for level in reversed(pyramid[-2:])]
     return torch.cat([F.normalize(part, dim=1) for part in parts], 1)
 
 

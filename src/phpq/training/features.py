@@ -52,10 +52,10 @@ class StoredViews(Views):
             return rows
         layouts = self.cut.network.backbone.layouts
         stored, learned = (layouts[length].maps[-1] for length in self.cut.lengths)
-        rest, area = rows.split((rows.shape[1] - math.prod(stored), math.prod(stored)), 1)
-        side = learned[-1]
-        boxes = cut_boxes(area.unflatten(1, stored), crop_boxes(parameters), (side, side))
-        return torch.cat([rest, boxes.flatten(1)], 1)
+        place, side = rows.shape[1] - math.prod(stored), learned[-1]
+        area = rows[:, place:].reshape(-1, *stored)
+        boxes = cut_boxes(area, crop_boxes(parameters), (side, side))
+        return torch.cat([rows[:, :place], boxes.flatten(1)], 1)
 
     def encode(self, pixels: Tensor) -> Tensor:
         """Return rows (B, F) as float32."""
