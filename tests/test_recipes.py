@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from dataclasses import replace
 from pathlib import Path
 
@@ -14,6 +15,7 @@ from phpq.recipes import (
     classifier_config,
     default_weights,
     drawn_settings,
+    fit_patches,
     head_config,
     remaining_config,
     resolve_config,
@@ -166,3 +168,40 @@ def test_a_frozen_backbone_brings_its_settings_and_what_is_named_counts_more(
         classifier_config(resolve_config(method="dth", settings=["training.trainable=head"]))
         is None
     )
+
+
+def test_a_trunk_brings_its_settings_and_what_is_asked_for_comes_after() -> None:
+    asked = ["model.weights=w.safetensors", "data.eval_size=518"]
+    config = resolve_config(trunk="siglip2-base", method="dpsh", weights="none", settings=asked)
+    assert config.model.backbone == "vit_base_patch16_siglip_224.v2_webli"
+    assert (config.model.pixel_mean, config.model.pixel_std) == ((0.5,) * 3, (0.5,) * 3)
+    assert (config.data.crop_size, config.data.eval_size) == (224, 518)
+    assert config.model.weights == "w.safetensors"
+    assert config.method.name == "dpsh"
+    assert resolve_config(trunk="clip-base", weights="none").model.weights == "hub"
+    with pytest.raises(ConfigError, match=r"Unknown trunk 'dino2-small'.*mean 'dinov2-small'"):
+        resolve_config(trunk="dino2-small")
+
+
+def test_the_head_learns_as_fast_with_a_trunk_as_without() -> None:
+    usual, ours = RunConfig().training, resolve_config(trunk="dinov2-small").training
+    rate = usual.learning_rate * usual.head_rate_factor
+    assert ours.learning_rate * ours.head_rate_factor == pytest.approx(rate)
+
+
+def test_sizes_are_rounded_to_patches_and_the_user_is_told(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    fits = fit_patches(resolve_config(trunk="dinov2-small"))
+    assert fits.model.image_size == fits.data.eval_size == 224
+    assert not caplog.records
+    asked = override(fits, ["data.eval_size=300", "data.crop_size=8"])
+    with caplog.at_level(logging.WARNING):
+        fitted = fit_patches(asked)
+    assert (fitted.data.crop_size, fitted.data.eval_size) == (14, 294)
+    assert fitted.model.image_size == 294
+    assert "data.eval_size=300 is not a multiple of the 14 pixels" in caplog.text
+    assert "294 is used" in caplog.text
+    assert fit_patches(RunConfig()) == RunConfig()
+    by_name = override(RunConfig(), ["model.backbone=vit_small_patch14_dinov2"])
+    assert fit_patches(by_name).data.eval_size == 280

@@ -26,7 +26,7 @@ from phpq.evaluation.embedding import Embed, Progress, find_bad_images
 from phpq.evaluation.history import epoch_scores, read_rows
 from phpq.evaluation.run import METRICS, Evaluation, evaluate_model
 from phpq.files import read_json
-from phpq.recipes import absolute_weights, default_weights, resolve_config
+from phpq.recipes import absolute_weights, default_weights, fit_patches, resolve_config
 
 if TYPE_CHECKING:
     import numpy as np
@@ -43,6 +43,7 @@ def train(  # noqa: PLR0913  every way to say what is to be learned, by name
     source: Source | None = None,
     *,
     method: str | None = None,
+    trunk: str | None = None,
     bits: int | None = None,
     out: str | Path | None = None,
     config: RunConfig | None = None,
@@ -58,6 +59,8 @@ def train(  # noqa: PLR0913  every way to say what is to be learned, by name
             benchmark, "plumage"; or a `Dataset`. May be left out to resume.
         method: One of `phpq.config.RECIPES`, with its settings: "phpq" by default, or one that it
             is compared with, as "itq" or "hashnet". Not together with `config`.
+        trunk: One of `phpq.config.TRUNKS`, a pretrained network with its settings, as
+            "dinov2-small". Not together with `config`.
         bits: Length of a code; None takes the config's, 32 by default.
         out: The run folder, new or empty; by default `runs/<name of the data set>-<bits>`.
         config: Every setting. Without one: those of the method, and the hub's pretrained weights
@@ -74,7 +77,14 @@ def train(  # noqa: PLR0913  every way to say what is to be learned, by name
         raise ConfigError(
             f"method={method!r} and a config contradict each other. Set method.name in the config."
         )
-    run = open_run(source, config=config, method=method, bits=bits, out=out, resume=resume)
+    if trunk is not None and (config is not None or resume):
+        raise ConfigError(
+            f"trunk={trunk!r} and a config contradict each other. Make the config by "
+            f"phpq.recipes.resolve_config(trunk={trunk!r})."
+        )
+    run = open_run(
+        source, config=config, method=method, trunk=trunk, bits=bits, out=out, resume=resume
+    )
     try:
         from phpq.training import train_run
     except ModuleNotFoundError as error:
@@ -192,6 +202,7 @@ def open_run(  # noqa: PLR0913  every way to say what is to be learned, by name
     *,
     config: RunConfig | None = None,
     method: str | None = None,
+    trunk: str | None = None,
     file: Path | None = None,
     settings: Sequence[str] = (),
     bits: int | None = None,
@@ -204,7 +215,7 @@ def open_run(  # noqa: PLR0913  every way to say what is to be learned, by name
     Args are those of `train`, and:
         source: On resuming, where the data set is if it has moved.
         config: Otherwise the settings of the run that is resumed, or what
-            `recipes.resolve_config` makes of method, file and settings.
+            `recipes.resolve_config` makes of method, trunk, file and settings.
         file: A TOML file of settings.
         settings: Texts such as "training.epochs=10".
         home: Where downloads are kept.
@@ -233,8 +244,13 @@ def open_run(  # noqa: PLR0913  every way to say what is to be learned, by name
     else:
         dataset = as_dataset(source, home=home)
         config = config or resolve_config(
-            method=method, file=file, weights=default_weights(dataset.source), settings=settings
+            method=method,
+            trunk=trunk,
+            file=file,
+            weights=default_weights(dataset.source),
+            settings=settings,
         )
+        config = fit_patches(config)
     if bits is not None:
         config = with_bits(config, bits)
     # The run folder keeps the path, and must be resumable from elsewhere.

@@ -3,6 +3,8 @@
 A command line, arguments or a data set in, a `RunConfig` out. No torch.
 """
 
+import logging
+import re
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -10,6 +12,7 @@ from typing import Any
 
 from phpq.config import (
     RECIPES,
+    TRUNKS,
     MethodConfig,
     RunConfig,
     TrainingConfig,
@@ -19,6 +22,8 @@ from phpq.config import (
     with_bits,
 )
 from phpq.errors import ConfigError, nearest_hint
+
+logger = logging.getLogger(__name__)
 
 # Drawn birds are learned from nothing by timm's smallest ResNet; whole views, since crops of such
 # small pictures lose the marks that tell species apart.
@@ -62,6 +67,7 @@ def resolve_config(
     *,
     base: RunConfig | None = None,
     method: str | None = None,
+    trunk: str | None = None,
     file: Path | None = None,
     weights: str | None = None,
     settings: Sequence[str] = (),
@@ -72,6 +78,7 @@ def resolve_config(
     Args:
         base: What all methods share on a data set; the defaults if None.
         method: Its recipe, PHPQ's by default; not together with a file, which names its own.
+        trunk: One of `phpq.config.TRUNKS`, with its weights, pixel statistics and sizes.
         file: A TOML file.
         weights: Where the backbone starts, unless the file says so.
         settings: Texts such as "training.epochs=10", the last of equal ones counts. Those of
@@ -91,14 +98,43 @@ def resolve_config(
         config = parse(data)
         if "weights" in data.get("model", {}):
             weights = None
-    trainable = override(config, texts).training.trainable
+    brought: tuple[str, ...] = ()
+    if trunk is not None:
+        if trunk not in TRUNKS:
+            raise ConfigError(f"Unknown trunk {trunk!r}. {nearest_hint(trunk, TRUNKS)}")
+        brought = TRUNKS[trunk].settings
+    trainable = override(config, [*brought, *texts]).training.trainable
     texts = [text for text in _FROZEN.get(trainable, ()) if not _named(text, data)] + texts
     if method:
         texts = [f"method.name={method}", *RECIPES[method].settings, *texts]
+    texts = [*brought, *texts]
     if weights is not None:
         texts.insert(0, f"model.weights={weights}")
     config = override(config, texts)
     return config if bits is None else with_bits(config, bits)
+
+
+def fit_patches(config: RunConfig) -> RunConfig:
+    """Return the config with sizes of images that a transformer can cut into its patches.
+
+    A size that is none is rounded down, and a warning names both. With `model.blocks` the network
+    is built for the size of encoded images.
+    """
+    model, data = config.model, config.data
+    named = re.search(r"patch(\d+)", model.backbone)
+    patch = int(named[1]) if named else 1
+    for name in ("crop_size", "eval_size"):
+        asked = getattr(data, name)
+        if asked % patch:
+            fitting = max(patch, asked - asked % patch)
+            logger.warning(
+                "data.%s=%d is not a multiple of the %d pixels of a patch of %s: %d is used.",
+                *(name, asked, patch, model.backbone, fitting),
+            )
+            data = replace(data, **{name: fitting})
+    if model.blocks:
+        model = replace(model, image_size=data.eval_size)
+    return replace(config, model=model, data=data)
 
 
 def _named(text: str, data: dict[str, Any]) -> bool:

@@ -5,6 +5,7 @@ from pathlib import Path
 from command_line import phpq
 from finished_runs import copy_run
 from phpq import __version__
+from phpq.config import TERMS, TRUNKS
 from picture_files import write_classes
 
 
@@ -37,3 +38,16 @@ def test_a_data_set(tmp_path: Path) -> None:
     assert "0 bytes" in phpq("info", root, "--check-images").out
     content = phpq("info", root, "--check-images", "--json").json()
     assert [image["id"] for image in content["bad_images"]] == ["owl/0.png"]
+
+
+def test_trunks_with_their_licences_and_sizes() -> None:
+    rows = phpq("info", "--trunks", "--json").json()["trunks"]
+    assert [row["name"] for row in rows] == list(TRUNKS)
+    small = next(row for row in rows if row["name"] == "dinov3-small")
+    assert small["licence"] == "dinov3-license"
+    assert "Meta" in small["terms"]
+    assert (small["megabytes"], small["pixels"], small["dim"]) == (86, 256, 384)
+    shown = phpq("info", "--trunks").out
+    assert all(name in shown for name in TRUNKS)
+    assert all(text in shown for text in TERMS.values())
+    assert phpq("info", "birds", "--trunks").code == 2

@@ -13,7 +13,7 @@ from safetensors.torch import save_file
 
 from command_line import phpq, refused, tiny_toml
 from finished_runs import copy_run
-from phpq.config import RunConfig, parse
+from phpq.config import TRUNKS, RunConfig, Trunk, parse
 from phpq.data import write_plumage
 from phpq.model import load
 from phpq.model.checkpoint import read_card
@@ -66,6 +66,32 @@ def test_json_is_the_only_thing_on_stdout(tmp_path: Path) -> None:
     assert content["run"] == str(tmp_path / "run")
     assert content["epochs"] == {"done": 1, "planned": 1, "finished": True}
     assert content["map"]["last"]["epoch"] == content["map"]["best"]["epoch"] == 1
+
+
+def test_a_trunk_is_trained_with_its_own_sizes_and_statistics(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # A name of the family whose pixels are not ImageNet's.
+    tiny = Trunk("clip-test", "test_vit.r160_in1k", "apache-2.0", 0.4, 64, depth=6, side=SIDE)
+    monkeypatch.setitem(TRUNKS, tiny.name, tiny)
+    source = f"plumage:species=3,images=4,test=1,size={SIDE}"
+    run = tmp_path / "run"
+    options = ("--trunk", tiny.name, "--weights", "none", "--config", str(tiny_toml(tmp_path)))
+    trained = phpq("train", source, *options, "--epochs", "1", "--out", run)
+    assert trained.code == 0, trained.err
+    assert "blocks=3,5" in trained.err
+    config = read_card(run).config
+    assert (config.model.image_size, config.data.store_size) == (SIDE, SIDE * 8 // 7)
+    model = load(run, device="cpu")
+    assert model.network.backbone.get_buffer("mean").flatten().tolist() == pytest.approx(
+        config.model.pixel_mean
+    )
+    assert model.general.backbone.has_token
+    assert (model.embed(tiny_birds().test.read(0)) == model.embed(tiny_birds().test.read(0))).all()
+
+    assert "names a backbone" in phpq("train", source, *options, "--backbone", "resnet18").err
+    assert "goes on with its own" in phpq("train", "--resume", run, "--trunk", tiny.name).err
+    assert "Unknown trunk 'dino'" in refused("train", source, "--trunk", "dino")
 
 
 def test_ctrl_c_says_how_to_go_on_and_resume_needs_nothing_else(

@@ -38,6 +38,7 @@ from tiny_runs import SIDE, tiny_birds, tiny_config, tiny_network
 
 Mask = NDArray[np.bool_]
 CODE = np.array([3, 0, 7, 5], np.uint8)
+TOKENS = ("model.backbone=test_vit", "model.blocks=2,5", "model.rho=1,1,1", "data.eval_size=64")
 
 
 def tiny_model(*assignments: str, network: Method | None = None) -> TorchModel:
@@ -67,6 +68,7 @@ def square(model: TorchModel, row: int = 0) -> NDArray[np.uint8]:
         ("data.eval_flip=true", "quantizer.query_norm=raw"),
         ("model.pooling=paper", "model.rho=inf,2,1"),
         ("model.levels=1", "model.rho=3"),
+        TOKENS,
     ],
     ids=" ".join,
 )
@@ -495,3 +497,27 @@ def test_a_constant_stays_constant_at_any_size() -> None:
     for cells, pixels in ((1, 7), (3, 5), (6, 4), (2, 1)):
         drawn = lay_out(np.full((cells, cells), 2.0, np.float32), (pixels, 9), offset=0.3)
         assert drawn == pytest.approx(np.full((pixels, 9), 2.0))
+
+
+def test_a_class_token_speaks_for_no_place() -> None:
+    model = tiny_model(*TOKENS)
+    evidence = match_evidence(model, square(model), code=CODE)
+    assert [level.shape for level in evidence.levels] == [(64, 4, 4), (64, 4, 4), (64, 1, 1)]
+    *maps, token = evidence.support()
+    offsets = cell_offsets(model.network.backbone)
+    drawn = fuse_levels([*maps, token], (SIDE, SIDE), offsets=offsets)
+    without = fuse_levels(maps, (SIDE, SIDE), offsets=offsets[:2])
+    np.testing.assert_allclose(drawn - without, token[0, 0], rtol=1e-3)
+    assert heat_map(model, bird(), code=CODE).max() == 1
+
+
+def test_patches_that_do_not_divide_the_probe_are_measured() -> None:
+    # Patches of 14 pixels, as DINOv2 has them, do not divide 256.
+    class Patches(Strides):
+        patch_embed = SimpleNamespace(patch_size=(14, 14))
+
+        def forward(self, images: Tensor) -> list[Tensor]:
+            assert images.shape[-1] % 14 == 0
+            return super().forward(images)
+
+    assert cell_offsets(Backbone(Patches(2, 0), 3))[:2] == pytest.approx((0.5, 0.5), abs=1e-3)

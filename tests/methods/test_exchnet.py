@@ -155,6 +155,10 @@ def test_swaps_depend_on_the_epoch_alone() -> None:
 def test_parts_look_at_their_own_maps() -> None:
     method = exchnet().eval()
     images = torch.rand(2, 3, SIDE, SIDE)
+    norm = method.attention[1]
+    assert isinstance(norm, torch.nn.BatchNorm2d)
+    with torch.no_grad():
+        norm.bias.fill_(1)  # no map is dark by chance
     seen = method.extract(images)
     dim = method.backbone.channels[-1]
     assert seen.whole.shape == (2, dim)
@@ -162,8 +166,6 @@ def test_parts_look_at_their_own_maps() -> None:
     assert seen.maps.shape[:2] == (2, PARTS)
     assert seen.maps.min() >= 0
     # Blinding one part's map changes that part only.
-    norm = method.attention[1]
-    assert isinstance(norm, torch.nn.BatchNorm2d)
     with torch.no_grad():
         norm.weight[2], norm.bias[2] = 0, 0
     blinded = method.extract(images)

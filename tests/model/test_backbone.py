@@ -1,4 +1,4 @@
-"""Feature pyramids of several families, and weights from files, good and bad."""
+"""Feature pyramids and tokens of several families, and weights from files, good and bad."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from torch import Tensor
 
 from phpq.config import ModelConfig
 from phpq.errors import ConfigError, FormatError
-from phpq.model.backbone import Backbone, build_backbone
+from phpq.model.backbone import Backbone, TokenPyramid, build_backbone
 
 NAME = "test_resnet"
 
@@ -264,8 +264,12 @@ def test_an_unreachable_hub_says_what_to_do(monkeypatch: pytest.MonkeyPatch) -> 
         return real(name, **options)
 
     monkeypatch.setattr(timm, "create_model", offline)
-    with pytest.raises(ConfigError, match=r"could not be fetched from the hub \(OSError\)"):
+    page = r"--weights FILE.*huggingface\.co/timm/test_resnet\.r160_in1k;"
+    with pytest.raises(ConfigError, match=rf"fetched from the hub \(OSError\).*{page}"):
         build(weights="hub")
+    licence = r"licence is dinov3-license \(Meta's own terms.*hf auth login"
+    with pytest.raises(ConfigError, match=licence):
+        build("convnext_tiny.dinov3_lvd1689m", "hub")
 
 
 def test_one_infinite_statistic_is_refused(tmp_path: Path) -> None:
@@ -274,3 +278,91 @@ def test_one_infinite_statistic_is_refused(tmp_path: Path) -> None:
     save_file(state, tmp_path / "w.safetensors")
     with pytest.raises(FormatError, match=r"w.safetensors' .*'bn1.running_var' has 1 values of"):
         build(weights=tmp_path / "w.safetensors")
+
+
+def build_tokens(name: str, blocks: tuple[int, ...], **fields: Any) -> Backbone:
+    levels = fields.pop("levels", len(blocks) + 1)
+    config = ModelConfig(backbone=name, blocks=blocks, levels=levels, rho=(1.0,) * levels, **fields)
+    return build_backbone(config).eval()
+
+
+# One of each family: DINOv2 and CLIP, SigLIP (which pools by attention), DINOv3 and EVA-02, and
+# one that has no token of its own.
+@pytest.mark.parametrize(
+    "name", ["test_vit", "test_vit3", "vit_tiny_patch16_dinov3_qkvb", "test_vit2"]
+)
+def test_tokens_are_maps_and_the_pooled_one_a_level_of_its_own(name: str) -> None:
+    backbone = build_tokens(name, (1, 4), image_size=48)
+    model = cast(Any, backbone.pyramid).model
+    images = torch.rand(2, 3, 32, 48)
+    with torch.no_grad():
+        *maps, pooled = backbone(images)
+        tokens = model.patch_embed(backbone.normalise(images))
+        position = model._pos_embed(tokens)
+        hidden, rope = position if isinstance(position, tuple) else (position, None)
+        hidden, after = model.norm_pre(hidden), []
+        for block in model.blocks:
+            hidden = block(hidden) if rope is None else block(hidden, rope=rope)
+            after.append(model.norm(hidden))
+        model.global_pool = "token" if model.cls_token is not None else model.global_pool
+        expected = model.forward_head(after[-1], pre_logits=True)
+    assert backbone.has_token
+    assert backbone.patch == 16
+    assert backbone.channels == (model.num_features,) * 3
+    first = model.num_prefix_tokens
+    for level, block in zip(maps, (1, 4), strict=True):
+        assert level.shape == (2, model.num_features, 2, 3)
+        for row in range(2):
+            for column in range(3):
+                token = after[block][:, first + 3 * row + column]
+                torch.testing.assert_close(level[:, :, row, column], token, atol=1e-5, rtol=1e-4)
+    torch.testing.assert_close(pooled[:, :, 0, 0], expected, atol=1e-5, rtol=1e-4)
+
+
+@pytest.mark.parametrize(("levels", "kept"), [(1, ()), (2, (4,)), (3, (1, 4))])
+def test_the_class_token_is_the_deepest_level(levels: int, kept: tuple[int, ...]) -> None:
+    backbone = build_tokens("test_vit", (1, 4), levels=levels)
+    assert cast(TokenPyramid, backbone.pyramid).blocks == kept
+    with torch.no_grad():
+        shapes = [tuple(level.shape) for level in backbone(torch.rand(1, 3, 32, 32))]
+    assert shapes == [(1, 64, 2, 2)] * len(kept) + [(1, 64, 1, 1)]
+
+
+def test_a_file_of_a_transformer_is_resampled_once_to_the_size_of_the_images(
+    tmp_path: Path,
+) -> None:
+    state = {k: v.half() for k, v in random_state("test_vit").items()}
+    state |= {"norm.weight": torch.ones(64).half()}
+    save_file(state, tmp_path / "w.safetensors")
+    weights = str(tmp_path / "w.safetensors")
+    fixed = build_tokens("test_vit", (2, 5), weights=weights, image_size=64)
+    free = build_tokens("test_vit", (2, 5), weights=weights)  # built for timm's 160 pixels
+    assert fixed.get_parameter("pyramid.model.pos_embed").shape[1] == 1 + 4 * 4
+    assert free.get_parameter("pyramid.model.pos_embed").shape[1] == 1 + 10 * 10
+    images = torch.rand(1, 3, 64, 64)
+    with torch.no_grad():
+        for one, other in zip(fixed(images), free(images), strict=True):
+            torch.testing.assert_close(one, other, atol=1e-4, rtol=1e-4)
+
+
+def test_pixel_statistics_of_the_config_come_first() -> None:
+    config = ModelConfig(backbone=NAME, pixel_mean=(0.1, 0.2, 0.3), pixel_std=(1.0, 2.0, 4.0))
+    images = torch.rand(1, 3, 8, 8)
+    normalised = build_backbone(config).normalise(images)
+    for colour, (mean, deviation) in enumerate([(0.1, 1.0), (0.2, 2.0), (0.3, 4.0)]):
+        torch.testing.assert_close(normalised[:, colour], (images[:, colour] - mean) / deviation)
+
+
+@pytest.mark.parametrize(
+    ("name", "fields", "message"),
+    [
+        (NAME, {}, r"model\.blocks=\[2, 6\], but 'test_resnet' has no blocks of tokens"),
+        ("test_vit", {}, r"model\.blocks=\[2, 6\], but 'test_vit' has 6 blocks\. Use 0 to 5"),
+        ("test_vit2", {"image_size": 60}, r"image_size=60 is not a multiple of the 16.*Use 48"),
+    ],
+)
+def test_tokens_that_are_not_there_are_refused(
+    name: str, fields: dict[str, int], message: str
+) -> None:
+    with pytest.raises(ConfigError, match=message):
+        build_tokens(name, (2, 6), **fields)

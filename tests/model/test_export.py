@@ -59,6 +59,23 @@ def test_onnx_file_says_what_it_is_and_stands_alone(tmp_path: Path) -> None:
     assert facts["fingerprint"] == model.fingerprint()
 
 
+def test_a_transformer_has_its_positions_in_the_file_and_resamples_none(tmp_path: Path) -> None:
+    # Built for the 32 pixels that encoding sees; timm's own size is 160.
+    model = _model(
+        *("model.backbone=test_vit", "model.blocks=2,5", "model.rho=1,1,1", "model.image_size=32"),
+        *("model.pixel_mean=0.4,0.5,0.6", "model.pixel_std=0.2,0.3,0.4"),
+    )
+    path = export_onnx(model, tmp_path / "birds.onnx")
+    assert "Resize" not in {node.op_type for node in onnx.load(str(path)).graph.node}
+    session = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
+    pixels = _pixels(model)
+    wanted = model.embed_pixels(pixels)
+    for count in (1, len(pixels)):
+        codes, embedding = session.run(None, {"pixels": pixels[:count]})
+        np.testing.assert_array_equal(codes, model.codebooks.encode(wanted)[:count])
+        np.testing.assert_allclose(embedding, wanted[:count], atol=2e-4)
+
+
 @pytest.mark.parametrize(("size", "share"), [(32, 1.0), (48, 1.0), (20, 1.0), (24, 0.8)])
 def test_resize_by_matrix_equals_the_encoding_view(size: int, share: float) -> None:
     config = tiny_config(f"data.eval_size={size}", f"data.eval_crop={share}").data

@@ -62,6 +62,23 @@ def fitted(*assignments: str) -> tuple[RunConfig, GeneralEmbedding]:
     return config, fit_general(network, config, training_set(config))
 
 
+def test_a_transformer_is_described_by_its_last_map_and_its_class_token() -> None:
+    tokens = ("model.backbone=test_vit", "model.blocks=2,5", "model.rho=1,1,1")
+    trunk = tiny_network(*tokens).eval().backbone
+    made = GeneralEmbedding(trunk)
+    images = torch.rand(2, 3, 32, 32)
+    with torch.no_grad():
+        _, last, token = trunk(images)
+        features = made.describe(images)
+    assert features.shape == (2, 3 * 64) == (2, len(made.mean))
+    places = last.flatten(2)
+    mean = torch.stack([places[:, :, i] for i in range(4)]).sum(0) / 4
+    powers = torch.stack([places[:, :, i].clamp(min=1e-6) ** 3 for i in range(4)]).sum(0) / 4
+    parts = (mean, powers ** (1 / 3), token[:, :, 0, 0])
+    expected = torch.cat([part / part.norm(dim=1, keepdim=True) for part in parts], 1)
+    torch.testing.assert_close(features, expected)
+
+
 @pytest.fixture(scope="module")
 def saved(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A model folder with a general embedding."""
@@ -334,6 +351,6 @@ def test_frozen_features_are_those_of_the_weights_that_training_began_with(tmp_p
     found = frozen_features(config, CPU)(images)
     expected = GeneralEmbedding(build_backbone(config)).eval().describe(images)
     torch.testing.assert_close(found, expected)
-    torch.manual_seed(7)  # weights are read, not drawn
+    torch.manual_seed(8)  # weights are read, not drawn
     other = frozen_features(dataclasses.replace(config, weights="none"), CPU)(images)
     assert not torch.allclose(found, other)

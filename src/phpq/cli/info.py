@@ -1,4 +1,4 @@
-"""`phpq info`: what is here: the machine, a run, a gallery, or a data set."""
+"""`phpq info`: what is here: the machine, a run, a gallery, a data set; pretrained trunks."""
 
 from __future__ import annotations
 
@@ -14,9 +14,12 @@ from phpq.cli._console import (
     home,
     is_gallery,
     is_run,
+    print_facts,
+    print_json,
     print_result,
     progress_bars,
     results,
+    table_of,
 )
 
 
@@ -32,9 +35,17 @@ def info(
     check_images: Annotated[
         bool, typer.Option(help="Decode every image of a data set and name the bad ones.")
     ] = False,
+    trunks: Annotated[
+        bool, typer.Option("--trunks", help="List the trunks of phpq train --trunk, with licences.")
+    ] = False,
     as_json: AsJson = False,
 ) -> None:
     """Show versions and devices, or how a run went, or what a data set holds."""
+    if trunks:
+        if what is not None:
+            raise typer.BadParameter("give nothing else with it.", param_hint="--trunks")
+        _show_trunks(as_json=as_json)
+        return
     from phpq import api
     from phpq.config import parse
     from phpq.data import open_dataset
@@ -56,6 +67,35 @@ def info(
     print_result(content, rows, as_json=as_json)
     if "config" in content and not as_json:
         results().print(config_table(parse(content["config"])))
+
+
+def _show_trunks(*, as_json: bool) -> None:
+    from phpq.config import TERMS, TRUNKS
+
+    rows = [
+        {
+            "name": trunk.name,
+            "backbone": trunk.backbone,
+            "licence": trunk.licence,
+            "terms": TERMS.get(trunk.licence, ""),
+            "million_parameters": trunk.parameters,
+            "megabytes": trunk.megabytes,
+            "pixels": trunk.side,
+            "dim": trunk.dim,
+        }
+        for trunk in TRUNKS.values()
+    ]
+    if as_json:
+        print_json({"trunks": rows})
+        return
+    table = table_of("", ("parameters", "MB", "pixels", "dim"), first="trunk")
+    table.add_column("licence")
+    for row in rows:
+        sizes = (str(row[key]) for key in ("megabytes", "pixels", "dim"))
+        parameters = f"{row['million_parameters']} M"
+        table.add_row(str(row["name"]), parameters, *sizes, str(row["licence"]))
+    results().print(table)
+    print_facts([(f"{licence}:", text) for licence, text in TERMS.items()])
 
 
 def _machine_rows(content: dict[str, Any]) -> list[tuple[str, str]]:

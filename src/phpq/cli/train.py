@@ -54,6 +54,14 @@ def train(
     backbone: Annotated[
         str | None, typer.Option(help="A timm model, as resnet50. (default: resnet18)")
     ] = None,
+    trunk: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME",
+            help="A pretrained network with weights, sizes and rates that suit it, as "
+            "dinov2-small; phpq info --trunks lists them.",
+        ),
+    ] = None,
     weights: Annotated[
         str | None,
         typer.Option(
@@ -106,10 +114,12 @@ def train(
     }
     assignments = [f"{name}={value}" for name, value in short.items() if value is not None]
     assignments += settings or []
-    asked = (method, bits, out, config)
+    asked = (method, trunk, bits, out, config)
     if resume is not None and (assignments or any(value is not None for value in asked)):
         hint = "a run goes on with its own settings; leave out all options but --device, --json"
         raise typer.BadParameter(hint, param_hint="--resume")
+    if trunk is not None and backbone is not None:
+        raise typer.BadParameter("it names a backbone already.", param_hint="--trunk")
     if resume is None and source is None:
         raise typer.BadParameter("give a data set, or --resume RUN.", param_hint="SOURCE")
     with joined(device) as group:
@@ -119,6 +129,7 @@ def train(
             return api.open_run(
                 data,
                 method=method,
+                trunk=trunk,
                 file=config,
                 settings=[*more, *assignments],
                 bits=bits,
@@ -129,7 +140,7 @@ def train(
 
         run = opened(source)
         named = any(text.startswith("training.trainable=") for text in assignments)
-        if resume is None and group is None and not named:
+        if resume is None and group is None and trunk is None and not named:
             run = _chosen(run, opened, device)
         _train(run, device=device, resume=resume is not None, group=group)
         if group is None or group.first:

@@ -18,10 +18,13 @@ from phpq.config.stages import (
     option,
     with_bits,
 )
+from phpq.config.trunks import TERMS, TRUNKS, Trunk
 
 __all__ = [
     "CONFIG_FILE",
     "RECIPES",
+    "TERMS",
+    "TRUNKS",
     "DataConfig",
     "LossConfig",
     "MethodConfig",
@@ -30,6 +33,7 @@ __all__ = [
     "Recipe",
     "RunConfig",
     "TrainingConfig",
+    "Trunk",
     "in_range",
     "option",
     "override",

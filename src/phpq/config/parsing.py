@@ -58,8 +58,10 @@ def override(config: RunConfig, assignments: Iterable[str]) -> RunConfig:
 def to_dict(config: RunConfig) -> dict[str, dict[str, Any]]:
     """Return the config as nested plain data, ready for JSON."""
     data = dataclasses.asdict(config)
-    # JSON has no infinity: max pooling is written as a string, and `parse` reads it back.
-    data["model"]["rho"] = ["inf" if math.isinf(r) else r for r in data["model"]["rho"]]
+    model = data["model"]
+    for name in [name for name, value in model.items() if isinstance(value, tuple)]:
+        # JSON has no infinity: max pooling is written as a string, and `parse` reads it back.
+        model[name] = ["inf" if math.isinf(number) else number for number in model[name]]
     return data
 
 

@@ -120,6 +120,12 @@ class ModelConfig(_Stage):
     # Which convolution of a ResNet's bottleneck halves the map: the weights of timm and torchvision
     # were learned with the middle one, those of the original paper (Caffe, Keras) with the first.
     bottleneck_stride: Literal["middle", "first"] = "middle"
+    # Of a transformer: blocks, from 0, whose patch tokens are the maps of the pyramid, in order;
+    # its class token (or what it pools instead) is one level more, the last. None: timm's pyramid.
+    blocks: tuple[int, ...] = ()
+    image_size: int = option(0, "0 or more")  # pixels that a transformer is built for; 0: timm's
+    pixel_mean: tuple[float, ...] = ()  # that the weights expect, by colour; none: as timm has it
+    pixel_std: tuple[float, ...] = ()
     levels: int = option(3, "at least 1")  # deepest pyramid levels, which are pooled and fused
     pooling: Literal["gem", "paper"] = "gem"  # mean inside the root, or outside it as printed
     rho: tuple[float, ...] = (3.0, 2.0, 1.0)  # focus of each level, shallow first; 1 avg, inf max
@@ -131,7 +137,19 @@ class ModelConfig(_Stage):
     general_share: float = option(0.5, "in [0, 1]")
 
     def _contradictions(self) -> Iterator[str]:
-        rho = list(self.rho)
+        rho, blocks = list(self.rho), list(self.blocks)
+        if blocks != sorted({block for block in blocks if block >= 0}):
+            yield _refusal(f"blocks={blocks}", "numbers from 0, rising")
+        if blocks and self.levels > len(blocks) + 1:
+            seen = f"levels={self.levels} with blocks={blocks}"
+            yield _refusal(
+                seen, f"at most {len(blocks) + 1}: a level per block, and the class token"
+            )
+        if {len(self.pixel_mean), len(self.pixel_std)} not in ({0}, {3}):
+            seen = f"pixel_mean={list(self.pixel_mean)} with pixel_std={list(self.pixel_std)}"
+            yield _refusal(seen, "three numbers each, or none")
+        if not all(deviation > 0 for deviation in self.pixel_std):
+            yield _refusal(f"pixel_std={list(self.pixel_std)}", "above 0 each")
         if len(rho) != self.levels:
             yield _refusal(f"rho={rho} with levels={self.levels}", "one focus factor per level")
         if not all(focus >= 1 for focus in rho):

@@ -110,13 +110,16 @@ def heat_map(
     left, top = min(box[0], width - 1), min(box[1], height - 1)
     right, bottom = max(box[2], left + 1), max(box[3], top + 1)
     heat = np.zeros((height, width), np.float32)
+    offsets = cell_offsets(model.network.backbone)
     if isinstance(model.network, Network):
         maps = match_evidence(model, square, code=code, codebook=codebook).support()
     else:
         with torch.no_grad():
-            deepest = model.network.backbone(_view(model, square))[-1][0]
-        maps = (deepest.float().square().sum(dim=0).cpu().numpy(),)
-    offsets = cell_offsets(model.network.backbone)[-len(maps) :]
+            pyramid = model.network.backbone(_view(model, square))
+        # Of several levels, the last may be a class token, which has no places.
+        last = -2 if model.network.backbone.has_token and len(pyramid) > 1 else -1
+        maps = (pyramid[last][0].float().square().sum(dim=0).cpu().numpy(),)
+        offsets = (offsets[last],)
     inside = (bottom - top, right - left)
     heat[top:bottom, left:right] = fuse_levels(maps, inside, offsets=offsets)
     return heat / np.float32(heat.max() or 1)  # nothing speaks for it: all cold
@@ -302,7 +305,8 @@ def cell_offsets(backbone: Backbone) -> tuple[float, ...]:
         some = next(backbone.parameters())
         generator = torch.Generator().manual_seed(0)  # the global one stays as it is
         with torch.inference_mode(False), torch.enable_grad():
-            noise = torch.rand(_PROBES, 3, _PROBE_SIDE, _PROBE_SIDE, generator=generator)
+            side = _PROBE_SIDE - _PROBE_SIDE % backbone.patch
+            noise = torch.rand(_PROBES, 3, side, side, generator=generator)
             pixels = noise.to(some.device).requires_grad_()
             _MEASURED[backbone] = tuple(_offset(pixels, level) for level in backbone(pixels))
     return _MEASURED[backbone]

@@ -1,7 +1,8 @@
-"""Images to a feature pyramid: any timm model that offers `features_only`.
+"""Images to a feature pyramid: any timm model that offers `features_only`, or the tokens of a ViT.
 
 In: pixels (B, 3, H, W) in [0, 1]. Out: the deepest maps of the pyramid, shallow first, each
-(B, C, h, w). Weights come from timm's hub, from a local file, or from nowhere.
+(B, C, h, w); a class token is a map of one cell, the last. Weights come from timm's hub, from a
+local file, or from nowhere.
 """
 
 from __future__ import annotations
@@ -9,16 +10,18 @@ from __future__ import annotations
 import difflib
 import logging
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
 
 import timm
 import torch
+from timm.models import FeatureInfo
 from timm.models.resnet import Bottleneck
 from torch import Tensor, nn
 
-from phpq.config import ModelConfig
+from phpq.config import TERMS, ModelConfig
 from phpq.errors import ConfigError, FormatError
 from phpq.model.weights import read_tensors
 
@@ -43,7 +46,9 @@ class Layout:
 class Backbone(nn.Module):
     """A timm feature pyramid with the pixel statistics that its weights expect."""
 
-    def __init__(self, pyramid: nn.Module, levels: int) -> None:
+    def __init__(
+        self, pyramid: nn.Module, levels: int, mean: Sequence[float] = (), std: Sequence[float] = ()
+    ) -> None:
         super().__init__()
         self.pyramid = pyramid
         info = cast(Any, pyramid).feature_info
@@ -56,9 +61,11 @@ class Backbone(nn.Module):
             getattr(pyramid, name, None) for name in ("pretrained_cfg", "default_cfg")
         )
         settings = pretrained or default or {}
-        for name, usual in (("mean", IMAGENET_MEAN), ("std", IMAGENET_STD)):
-            values = torch.tensor(tuple(settings.get(name, usual))).view(1, 3, 1, 1)
+        for name, given, usual in (("mean", mean, IMAGENET_MEAN), ("std", std, IMAGENET_STD)):
+            values = torch.tensor(tuple(given or settings.get(name, usual))).view(1, 3, 1, 1)
             self.register_buffer(name, values, persistent=False)
+        self.has_token = isinstance(pyramid, TokenPyramid)  # the last level is (B, C, 1, 1)
+        self.patch = _patch(getattr(pyramid, "model", pyramid))  # sides of images are multiples
 
     def normalise(self, images: Tensor) -> Tensor:
         """Bring (B, 3, H, W) pixels in [0, 1] to the statistics of the weights."""
@@ -105,36 +112,85 @@ def build_backbone(config: ModelConfig, *, load_weights: bool = True) -> Backbon
 
     Without `load_weights` they stay as initialised, for a checkpoint to fill.
     """
-    name, levels = config.backbone, config.levels
+    name = config.backbone
     _check_known(name)
     source = config.weights if load_weights else "none"
     overlay: dict[str, Any] | None = None
     if source not in ("none", "hub"):
         overlay = {"state_dict": _matching_state(name, Path(source))}
-    size_option, info = _probe(name)
+    options = _token_options(config) if config.blocks else _map_options(config)
+    try:
+        pyramid = timm.create_model(
+            name, pretrained=source != "none", pretrained_cfg_overlay=overlay, **options
+        )
+    except (OSError, RuntimeError) as error:  # unreachable, or there are none
+        raise _not_fetched(name, error) from error
+    if config.blocks:
+        pyramid = TokenPyramid(pyramid, config.blocks[len(config.blocks) + 1 - config.levels :])
+    if config.bottleneck_stride == "first":
+        _stride_first(pyramid, name)
+    return Backbone(pyramid, config.levels, config.pixel_mean, config.pixel_std)
+
+
+def _map_options(config: ModelConfig) -> dict[str, Any]:
+    """Return how timm is to build the deepest levels of its own pyramid."""
+    levels = config.levels
+    option, info = _probe(config.backbone)
     count = len(info.channels())
     if levels > count:
         raise ConfigError(
-            f"model.levels={levels}, but {name!r} has {count} pyramid levels. Use {count} or fewer."
+            f"model.levels={levels}, but {config.backbone!r} has {count} pyramid levels. "
+            f"Use {count} or fewer."
         )
-    try:
-        pyramid = timm.create_model(
-            name,
-            features_only=True,
-            out_indices=tuple(int(index) for index in info.out_indices[count - levels :]),
-            pretrained=source != "none",
-            pretrained_cfg_overlay=overlay,
-            **size_option,
-        )
-    except (OSError, RuntimeError) as error:  # unreachable, or there are none
+    indices = tuple(int(index) for index in info.out_indices[count - levels :])
+    return {"features_only": True, "out_indices": indices, **option}
+
+
+def _token_options(config: ModelConfig) -> dict[str, Any]:
+    """Return how timm is to build a transformer whose tokens are wanted."""
+    name, blocks, side = config.backbone, list(config.blocks), config.image_size
+    with torch.device("meta"):  # neither memory nor random numbers
+        model = timm.create_model(name, num_classes=0)
+    if not all(hasattr(model, part) for part in ("forward_intermediates", "cls_token", "fc_norm")):
         raise ConfigError(
-            f"The weights of {name!r} could not be fetched from the hub ({type(error).__name__}). "
-            "Give a file of weights (--weights FILE, or model.weights in the config), or learn "
-            "from nothing (--weights none)."
-        ) from error
-    if config.bottleneck_stride == "first":
-        _stride_first(pyramid, name)
-    return Backbone(pyramid, levels)
+            f"model.blocks={blocks}, but {name!r} has no blocks of tokens. Leave it empty, or use "
+            "a transformer, as vit_small_patch14_dinov2."
+        )
+    depth, patch = len(model.blocks), _patch(model)
+    if blocks[-1] >= depth:
+        raise ConfigError(
+            f"model.blocks={blocks}, but {name!r} has {depth} blocks. Use 0 to {depth - 1}."
+        )
+    if side % patch:
+        raise ConfigError(
+            f"model.image_size={side} is not a multiple of the {patch} pixels of a patch of "
+            f"{name!r}. Use {side - side % patch or patch}, and the same for data.eval_size."
+        )
+    # Built for the size of the encoded images, their position embedding is resampled once, when
+    # weights are read, and not in every pass. Images of other sizes are taken still.
+    return {"num_classes": 0, "dynamic_img_size": True} | ({"img_size": side} if side else {})
+
+
+def _patch(model: nn.Module) -> int:
+    """Return the side of the patches that a transformer cuts images into; 1 for convolutions."""
+    return int(max(getattr(getattr(model, "patch_embed", None), "patch_size", (1,))))
+
+
+def _not_fetched(name: str, error: Exception) -> ConfigError:
+    """Say which file was wanted, where it is, and which option takes it."""
+    known = timm.models.get_pretrained_cfg(name)
+    place = f", as model.safetensors of https://huggingface.co/{known.hf_hub_id}" if known else ""
+    text = (
+        f"The weights of {name!r} could not be fetched from the hub ({type(error).__name__}). "
+        f"Give a file of weights from any folder (--weights FILE, or model.weights in the config)"
+        f"{place}; or learn from nothing (--weights none)."
+    )
+    if known and known.license in TERMS:
+        text += (
+            f" Their licence is {known.license} ({TERMS[known.license]}): where the page asks for "
+            "it, accept it there and log in with: hf auth login"
+        )
+    return ConfigError(text)
 
 
 def _stride_first(pyramid: nn.Module, name: str) -> None:
@@ -151,6 +207,36 @@ def _stride_first(pyramid: nn.Module, name: str) -> None:
         )
     for block in halving:
         block.conv1.stride, block.conv2.stride = (2, 2), (1, 1)
+
+
+class TokenPyramid(nn.Module):
+    """Maps of a transformer's patch tokens after some of its blocks, then its class token.
+
+    All have gone through its last norm. A transformer without a class token yields what it pools
+    instead: by attention, as SigLIP does, or the average.
+    """
+
+    def __init__(self, model: Any, blocks: Sequence[int]) -> None:
+        super().__init__()
+        self.model = model
+        self.blocks = tuple(blocks)
+        self.pool_type = "token" if model.cls_token is not None else "avg"
+        self.pretrained_cfg = model.pretrained_cfg
+        names = (*(f"blocks.{block}" for block in self.blocks), "pool")
+        levels = [
+            {"num_chs": model.num_features, "reduction": _patch(model), "module": name}
+            for name in names
+        ]
+        self.feature_info = FeatureInfo(levels, out_indices=tuple(range(len(levels))))
+
+    def forward(self, images: Tensor) -> list[Tensor]:
+        """Return maps (B, C, h, w) of normalised pixels, a level per block, and (B, C, 1, 1)."""
+        if self.blocks:
+            tokens, maps = self.model.forward_intermediates(images, self.blocks, norm=True)
+        else:
+            tokens, maps = self.model.forward_features(images), []
+        pooled = self.model.fc_norm(self.model.pool(tokens, pool_type=self.pool_type))
+        return [*maps, pooled[:, :, None, None]]
 
 
 def _check_known(name: str) -> None:
@@ -170,7 +256,8 @@ def _probe(name: str) -> tuple[dict[str, bool], Any]:
     failure: Exception | None = None
     for option in SIZE_OPTIONS:
         try:
-            return option, timm.create_model(name, features_only=True, **option).feature_info
+            with torch.device("meta"):  # neither memory nor random numbers
+                return option, timm.create_model(name, features_only=True, **option).feature_info
         except (RuntimeError, AttributeError, TypeError, AssertionError, ValueError) as error:
             failure = error
     raise ConfigError(
@@ -186,7 +273,8 @@ def _matching_state(name: str, path: Path) -> dict[str, Tensor]:
     left out, float16 is widened.
     """
     state = {key.removeprefix("module."): value for key, value in read_tensors(path).items()}
-    expected: dict[str, Tensor] = timm.create_model(name, num_classes=0).state_dict()
+    with torch.device("meta"):  # names and shapes are enough
+        expected: dict[str, Tensor] = timm.create_model(name, num_classes=0).state_dict()
     counters = {key for key in expected if key.endswith("num_batches_tracked")}
     missing = [key for key in expected if key not in state and key not in counters]
     wrong = [

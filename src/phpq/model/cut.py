@@ -65,6 +65,7 @@ class Cut:
         """Hash of all that a row depends on, but for the image."""
         backbone, model = self.network.backbone, self.network.setup.model
         settings = (self.part, self.half, self.sizes[0], model.rho, model.rho_mode, model.pooling)
+        settings += (model.blocks, model.image_size, model.pixel_mean, model.pixel_std)
         digest = hashlib.sha256(repr(settings).encode())
         for name, value in sorted(backbone.state_dict().items()):
             if self.part == "head" or not backbone.in_last_stage(name):
@@ -87,7 +88,7 @@ class Cut:
         levels = self.network.backbone.levels
         if self.part == "head":
             kept = self.network.compress(pyramid[-levels:])
-            return [*kept, describe_pyramid(pyramid[-self.described :])]
+            return [*kept, describe_pyramid(pyramid[-self.described :], token=self.trunk.has_token)]
         # The deepest level is not known yet; anything may stand for it, since it is not kept.
         kept = self.network.compress([*pyramid, pyramid[-1]][-levels:])
         return [*kept[:-2], pyramid[-1]]

@@ -56,7 +56,7 @@ class GeneralEmbedding(nn.Module):
         """
         if images.ndim == 2 and self.backbone.layouts[images.shape[1]].ends:
             return images[:, -len(self.mean) :].float()
-        return describe_pyramid(self.backbone(images))
+        return describe_pyramid(self.backbone(images), token=self.backbone.has_token)
 
     def forward(self, images: Tensor) -> Tensor:
         """Return (B, E) float32 of unit length, of pixels (B, 3, H, W) in [0, 1]."""
@@ -67,13 +67,15 @@ class GeneralEmbedding(nn.Module):
         return F.normalize((self.describe(images) - self.mean) @ self.projection, dim=1)
 
 
-def describe_pyramid(pyramid: list[Tensor]) -> Tensor:
+def describe_pyramid(pyramid: list[Tensor], *, token: bool = False) -> Tensor:
     """Return the features (B, F) float32 of the deepest levels, not yet whitened.
 
     The generalized means of the last level and of the one before, if there is one; each of unit
-    length.
+    length. If the last is a class token, which has signs as the patches beside it do: the average
+    of these, and the token.
     """
-    parts = [generalized_spatial_pooling(level, FOCUS) for level in reversed(pyramid[-2:])]
+    focus = 1.0 if token else FOCUS
+    parts = [generalized_spatial_pooling(level, focus) for level in reversed(pyramid[-2:])]
     return torch.cat([F.normalize(part, dim=1) for part in parts], 1)
 
 
