@@ -23,6 +23,8 @@ from phpq.report.pictures import (
     spread_queries,
 )
 
+pytestmark = pytest.mark.usefixtures("drawn_figures")
+
 GREEN, RED = (27, 138, 75), (198, 47, 59)
 NAMES = ("Crow", "A_very_long_name_of_a_rather_small_bird_from_the_north", "Żółw łąkowy")
 
