@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -11,22 +12,52 @@ import pytest
 import torch
 
 import phpq
-from phpq.data import open_dataset
+from phpq.config import RunConfig
+from phpq.data import Dataset, open_dataset
 from phpq.demo import BITS, QUICK, DemoResult, run_demo
 from phpq.demo import run as module
+from phpq.demo.run import learning_beside
 from phpq.evaluation.protocol import (
     LabelledEmbeddings,
     evaluate_codes,
     evaluate_float,
     evaluate_posthoc_pq,
 )
+from phpq.model import Model
+from phpq.training import Reporter, train_run
 
 pytestmark = pytest.mark.slow  # two trainings
 
 
+class Heard(Reporter):
+    """Keeps what the epochs of all runs said, and which runs learned in this process."""
+
+    def __init__(self) -> None:
+        self.epochs: list[tuple[int, float]] = []
+        self.learned: list[str] = []
+
+    def epoch(self, row: dict[str, Any]) -> None:
+        self.epochs.append((row["epoch"], row["loss"]))
+
+    def train(self, dataset: Dataset, config: RunConfig, folder: Path, **options: Any) -> Model:
+        self.learned.append(folder.name)
+        return train_run(dataset, config, folder, **options)
+
+
+def quick_demo(folder: Path, heard: Heard) -> DemoResult:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(module, "train_run", heard.train)
+        return run_demo(folder, seed=5, quick=True, reporter=heard)
+
+
 @pytest.fixture(scope="module")
-def result(tmp_path_factory: pytest.TempPathFactory) -> DemoResult:
-    return run_demo(tmp_path_factory.mktemp("demo") / "out", seed=5, quick=True)
+def heard() -> Heard:
+    return Heard()
+
+
+@pytest.fixture(scope="module")
+def result(tmp_path_factory: pytest.TempPathFactory, heard: Heard) -> DemoResult:
+    return quick_demo(tmp_path_factory.mktemp("demo") / "out", heard)
 
 
 @pytest.fixture(scope="module")
@@ -84,6 +115,31 @@ def test_the_report_stands_alone_and_says_that_it_was_quick(result: DemoResult) 
     assert "http://" not in text
     assert "https://" not in text
     assert 'src="data:image/png;base64,' in text
+
+
+def test_one_of_the_two_runs_learns_in_a_process_of_its_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, result: DemoResult, heard: Heard
+) -> None:
+    """Where it cannot, it learns here: the same weights, to the bit, and reported alike."""
+    monkeypatch.setattr("sys.executable", shutil.which("false"))
+    alone = Heard()
+    again = quick_demo(tmp_path / "demo", alone)
+    assert heard.learned == ["32"]
+    assert alone.learned == ["32", "16"]
+    assert heard.epochs == alone.epochs
+    for bits in BITS:
+        assert result.evaluations[bits].fingerprint == again.evaluations[bits].fingerprint
+
+
+def test_the_other_process_ends_with_the_one_that_waits_for_it(tmp_path: Path) -> None:
+    with learning_beside(tmp_path / "run", 16, seed=0, quick=False) as other:
+        assert other.stdin is not None
+        other.stdin.close()  # as when this process is killed
+        assert other.wait() != 0
+    with learning_beside(tmp_path / "run", 16, seed=0, quick=False) as other:
+        pass
+    assert other.returncode != 0
+    assert not (tmp_path / "run" / "weights.safetensors").exists()
 
 
 def test_nothing_else_is_left(result: DemoResult) -> None:

@@ -4,8 +4,9 @@
     runs/16  runs/32                 run folders, for `phpq.load`, `phpq search`, `phpq evaluate`
     queries/<species>.png            birds to search with
 
-Two models learn from scratch on drawn birds, one per code length. Each is measured beside
-exhaustive float search and a product quantizer fitted afterwards, on the very same embeddings.
+Two models learn from scratch on drawn birds, one per code length and each in a process of its own.
+Each is measured beside exhaustive float search and a product quantizer fitted afterwards, on the
+very same embeddings.
 New files are made in a corner of the folder and moved once they are complete: a crash or Ctrl-C
 leaves an earlier demo as it was. What is not the demo's own is never touched.
 """
@@ -13,12 +14,17 @@ leaves an earlier demo as it was. What is not the demo's own is never touched.
 from __future__ import annotations
 
 import json
+import os
 import shlex
 import shutil
+import subprocess
+import sys
+import threading
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +41,7 @@ from phpq.evaluation.history import epoch_scores, read_rows
 from phpq.evaluation.page import REPORT
 from phpq.evaluation.run import FOLDER, METRICS, Evaluation, evaluate_model
 from phpq.files import write_json
+from phpq.model import Model, load
 from phpq.recipes import drawn_settings, resolve_config
 from phpq.report.blocks import write_report
 from phpq.training import Reporter, train_run
@@ -44,7 +51,8 @@ MADE_BY = "phpq demo"
 UNFINISHED = ".unfinished"  # inside the folder, so that moving what is complete is only a rename
 RUNS, QUERIES = "runs", "queries"
 # The network is too small to share: threads that wait for each other on busy cores take longer than
-# one. And so the result does not depend on the number of cores.
+# one, but processes that share nothing do not wait. And so the result does not depend on the number
+# of cores.
 THREADS = 1
 
 
@@ -152,18 +160,23 @@ def run_demo(
     folder, recipe = Path(out), QUICK if quick else FULL
     reporter = reporter or Reporter()
     with workshop(folder) as unfinished, _torch_threads(THREADS):
-        dataset = recipe.draw(seed)
-        train, test = (_draw_once(images, reporter) for images in (dataset.train, dataset.test))
-        dataset = replace(dataset, train=train, test=test)
-        evaluations: dict[int, Evaluation] = {}
-        for number, bits in enumerate(BITS, start=1):
-            reporter.message(f"{bits}-bit codes, run {number} of {len(BITS)}")
-            run = unfinished / RUNS / str(bits)
-            config = recipe.config(bits, seed=seed)
-            model = train_run(dataset, config, run, device="cpu", reporter=reporter)
-            epochs = epoch_scores(read_rows(run))
-            measured = evaluate_model(model, dataset, out=run / FOLDER, epochs=epochs)
-            evaluations[bits] = replace(measured, folder=folder / RUNS / str(bits) / FOLDER)
+        runs = {bits: unfinished / RUNS / str(bits) for bits in BITS}
+        short, long = BITS
+        with learning_beside(runs[short], short, seed=seed, quick=quick) as other:
+            dataset = draw_birds(recipe, seed, reporter)
+            reporter.message(f"{long}-bit codes; {short}-bit codes learn at the same time")
+            train = partial(train_run, dataset, device="cpu", reporter=reporter)
+            model = train(recipe.config(long, seed=seed), runs[long])
+            evaluations = {long: _measure(model, dataset, runs[long], folder)}
+            reporter.message(f"{short}-bit codes")
+            if other.wait() == 0:
+                model = load(runs[short], device="cpu")
+                for row in read_rows(runs[short]):
+                    reporter.epoch(row)
+            else:  # whatever kept it from learning there: here it learns, or the reason shows
+                shutil.rmtree(runs[short], ignore_errors=True)
+                model = train(recipe.config(short, seed=seed), runs[short])
+            evaluations[short] = _measure(model, dataset, runs[short], folder)
         _write_queries(dataset.test, unfinished / QUERIES)
         result = DemoResult(
             folder=folder,
@@ -173,9 +186,8 @@ def run_demo(
             source=dataset.source,
             class_names=dataset.class_names,
             seconds=time.perf_counter() - started,
-            evaluations=evaluations,
+            evaluations=dict(sorted(evaluations.items())),
         )
-        runs = {bits: unfinished / RUNS / str(bits) for bits in BITS}
         hits = (runs[result.longest.bits] / FOLDER / "top10.png").read_bytes()
         courses = {bits: (run / "training.png").read_bytes() for bits, run in runs.items()}
         page = build_page(result, family=draw_family(dataset), hits=hits, training=courses)
@@ -184,6 +196,55 @@ def run_demo(
         names = (*(f"{RUNS}/{bits}" for bits in BITS), QUERIES, REPORT, METRICS)
         install(unfinished, folder, names)
     return result
+
+
+@contextmanager
+def learning_beside(
+    run: Path, bits: int, *, seed: int, quick: bool
+) -> Iterator[subprocess.Popen[bytes]]:
+    """Learn a run in another process, which ends with the context; its code is 0 if it learned."""
+    options = {"bits": bits, "seed": seed, "quick": quick, "run": str(run)}
+    process = subprocess.Popen(
+        [sys.executable, "-P", "-m", "phpq.demo", json.dumps(options)],
+        stdin=subprocess.PIPE,  # it ends when this does, as with a parent that was killed
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        env=os.environ | {"OMP_NUM_THREADS": str(THREADS)},
+        start_new_session=True,  # Ctrl-C is for the parent to answer
+    )
+    try:
+        yield process
+    finally:
+        process.kill()
+        process.communicate()
+
+
+def learn_beside(*, bits: int, seed: int, quick: bool, run: str) -> None:
+    """Learn a run as the other process; it ends when its input ends."""
+
+    def watch() -> None:
+        os.read(0, 1)
+        os._exit(1)
+
+    threading.Thread(target=watch, daemon=True).start()
+    recipe = QUICK if quick else FULL
+    with _torch_threads(THREADS):
+        dataset = draw_birds(recipe, seed, Reporter())
+        train_run(dataset, recipe.config(bits, seed=seed), Path(run), device="cpu")
+
+
+def draw_birds(recipe: DemoSize, seed: int, reporter: Reporter) -> Dataset:
+    """Return the data set with all its images drawn."""
+    dataset = recipe.draw(seed)
+    train, test = (_draw_once(images, reporter) for images in (dataset.train, dataset.test))
+    return replace(dataset, train=train, test=test)
+
+
+def _measure(model: Model, dataset: Dataset, run: Path, folder: Path) -> Evaluation:
+    """Measure a run that will be moved into `folder`."""
+    epochs = epoch_scores(read_rows(run))
+    measured = evaluate_model(model, dataset, out=run / FOLDER, epochs=epochs)
+    return replace(measured, folder=folder / RUNS / run.name / FOLDER)
 
 
 @contextmanager
