@@ -140,7 +140,7 @@ def draw_grid(rows: Sequence[Sequence[Image]], *, gap: int = 6) -> bytes:
 
 def _png(image: Image) -> bytes:
     buffer = io.BytesIO()
-    image.save(buffer, format="PNG", optimize=True)
+    image.save(buffer, format="PNG")
     return buffer.getvalue()
 
 
@@ -167,7 +167,7 @@ def _draw_tile(
 
 def _wrap(text: str, *, width: int, font: Any) -> list[str]:
     """Break a name into at most _LINES lines that fit; what is too long ends in an ellipsis."""
-    for letters in range(width, 0, -1):
+    for letters in range(min(width, len(text)), 0, -1):
         lines = textwrap.wrap(text, letters, max_lines=_LINES, placeholder="…")
         if all(font.getlength(line) <= width for line in lines):
             return lines
