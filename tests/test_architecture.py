@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -68,6 +69,7 @@ def part_of(module: str) -> str:
     return module.split(".")[1] if "." in module else ""
 
 
+@functools.cache
 def syntax(path: Path) -> ast.Module:
     return ast.parse(path.read_text("utf-8"), filename=str(path))
 
