@@ -161,22 +161,22 @@ def run_demo(
     reporter = reporter or Reporter()
     with workshop(folder) as unfinished, _torch_threads(THREADS):
         runs = {bits: unfinished / RUNS / str(bits) for bits in BITS}
-        short, long = BITS
-        with learning_beside(runs[short], short, seed=seed, quick=quick) as other:
+        here, there = BITS
+        with learning_beside(runs[there], there, seed=seed, quick=quick) as other:
             dataset = draw_birds(recipe, seed, reporter)
-            reporter.message(f"{long}-bit codes; {short}-bit codes learn at the same time")
+            reporter.message(f"{here}-bit codes; {there}-bit codes learn at the same time")
             train = partial(train_run, dataset, device="cpu", reporter=reporter)
-            model = train(recipe.config(long, seed=seed), runs[long])
-            evaluations = {long: _measure(model, dataset, runs[long], folder)}
-            reporter.message(f"{short}-bit codes")
+            model = train(recipe.config(here, seed=seed), runs[here])
+            evaluations = {here: _measure(model, dataset, runs[here], folder)}
+            reporter.message(f"{there}-bit codes")
             if other.wait() == 0:
-                model = load(runs[short], device="cpu")
-                for row in read_rows(runs[short]):
+                model = load(runs[there], device="cpu")
+                for row in read_rows(runs[there]):
                     reporter.epoch(row)
             else:  # whatever kept it from learning there: here it learns, or the reason shows
-                shutil.rmtree(runs[short], ignore_errors=True)
-                model = train(recipe.config(short, seed=seed), runs[short])
-            evaluations[short] = _measure(model, dataset, runs[short], folder)
+                shutil.rmtree(runs[there], ignore_errors=True)
+                model = train(recipe.config(there, seed=seed), runs[there])
+            evaluations[there] = _measure(model, dataset, runs[there], folder)
         _write_queries(dataset.test, unfinished / QUERIES)
         result = DemoResult(
             folder=folder,
@@ -186,7 +186,7 @@ def run_demo(
             source=dataset.source,
             class_names=dataset.class_names,
             seconds=time.perf_counter() - started,
-            evaluations=dict(sorted(evaluations.items())),
+            evaluations=evaluations,
         )
         hits = (runs[result.longest.bits] / FOLDER / "top10.png").read_bytes()
         courses = {bits: (run / "training.png").read_bytes() for bits, run in runs.items()}
