@@ -2,6 +2,7 @@
 
     python benchmarks/laptop.py install                          # needs uv and its packages
     python benchmarks/laptop.py codes --run RUN [--images 2000]  # torch, ONNX and int8, in one run
+    python benchmarks/laptop.py start serve [--gallery GALLERY]  # a search from nothing; a server
     python benchmarks/laptop.py codes install --run RUN --json
 
 install: `pip install phpq` into an empty environment, megabytes on disk.
@@ -25,6 +26,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from laptop_start import measure_served, measure_start
 from numpy.typing import NDArray
 
 from phpq.api import as_dataset, open_origin
@@ -150,6 +152,8 @@ def measure_install(options: argparse.Namespace) -> list[Row]:
 SECTIONS: dict[str, Callable[[argparse.Namespace], list[Row]]] = {
     "codes": measure_codes,
     "install": measure_install,
+    "serve": measure_served,
+    "start": measure_start,
 }
 
 
@@ -170,6 +174,7 @@ def main() -> None:
     parser.add_argument("--run", type=Path, help="a folder that phpq train wrote")
     parser.add_argument("--source", help="its data set, if that has moved")
     parser.add_argument("--images", type=int, help="codes: at most so many of each split")
+    parser.add_argument("--gallery", type=Path, help="start, serve: one with ONNX files")
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args()
     found = {name: SECTIONS[name](options) for name in options.sections}

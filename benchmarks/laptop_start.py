@@ -1,36 +1,40 @@
-"""What a laptop waits for, and what it holds: a search from nothing, and a server with uploads.
+"""What a laptop waits for, and what it holds: the sections `start` and `serve` of `laptop.py`.
 
-    python benchmarks/laptop_start.py                     # 2,640 images, torch beside onnxruntime
-    python benchmarks/laptop_start.py --part search --runs 5 --json
-
-Search: `phpq search GALLERY photo.jpg` in a process of its own, from the start of Python to its
-end. "First" is the first on a machine: no file of Python is compiled, and nothing is cached but the
-copy that `phpq index` leaves. Serve: seconds until it is ready, searches by upload a second, and
-the memory of all its processes together (PSS: what they share counts once) after 100 uploads. Codes
-are made up and the network is not trained: neither changes the time. `--gallery` takes one with a
-file for int8 (`phpq export GALLERY --int8 --images SOURCE`), and measures that too.
+start: `phpq search GALLERY photo.jpg` in a process of its own, from the start of Python to its end.
+"First" is the first on a machine: no file of Python is compiled, and nothing is cached but the copy
+that `phpq index` leaves. serve: seconds until it is ready, searches by upload a second, and the
+memory of all its processes together (PSS: what they share counts once) after 100 uploads. Codes are
+made up and the network is not trained: neither changes the time.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import statistics
 import subprocess
 import sys
 import tempfile
 import time
-from contextlib import ExitStack
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from phpq.gallery import GalleryStore
+from phpq.model import load
+from phpq.model.checkpoint import WEIGHTS
+from phpq.model.export import export_onnx
+from phpq.model.interface import ENCODER, INT8
 from serve import by_upload, draw_uploads, drive, make_gallery, server
 
-RUNTIMES = ("torch", "onnx", "int8")
+Row = dict[str, Any]
+IMAGES = 2640
 UPLOADS = 100
-TURNS = 5
+CLIENTS = 8
+RUNS, TURNS = 5, 5
+AGAIN_S, FIRST_S, READY_S, PSS_MB = 2, 4, 3, 350
 PHPQ = (sys.executable, "-c", "from phpq.cli import main; main()")
 
 
@@ -74,28 +78,26 @@ def time_search(
     return took, cpu - before.children_user - before.children_system
 
 
-def measure_search(gallery: Path, photo: Path, runtime: str, *, runs: int) -> SearchCost:
+def measure_search(gallery: Path, photo: Path, runtime: str) -> SearchCost:
     """Search for the first time, and then again."""
     with tempfile.TemporaryDirectory() as fresh:
         places = {"PYTHONPYCACHEPREFIX": f"{fresh}/pyc", "XDG_CACHE_HOME": f"{fresh}/cache"}
         first = time_search(gallery, photo, runtime, **places)
-    times, cpu = zip(*(time_search(gallery, photo, runtime) for _ in range(runs)), strict=True)
+    times, cpu = zip(*(time_search(gallery, photo, runtime) for _ in range(RUNS)), strict=True)
     return SearchCost(runtime, *first, statistics.median(times), min(times), min(cpu))
 
 
-def measure_serve(gallery: Path, uploads: list[bytes], runtime: str, *, clients: int) -> ServeCost:
+def measure_serve(gallery: Path, uploads: list[bytes], runtime: str) -> ServeCost:
     """Start a server, send it uploads, and look at its memory."""
     start = time.perf_counter()
     with server(gallery, "--runtime", runtime, "--rate", "0") as (address, pid):
         ready = time.perf_counter() - start
-        upload(address, uploads, UPLOADS, clients=clients)
+        upload(address, uploads, UPLOADS)
         pids = family(pid)
         return ServeCost(runtime, ready, sum(map(pss_mb, pids)), len(pids))
 
 
-def race(
-    gallery: Path, uploads: list[bytes], costs: list[ServeCost], *, clients: int
-) -> list[ServeCost]:
+def race(gallery: Path, uploads: list[bytes], costs: list[ServeCost]) -> list[ServeCost]:
     """Let servers of all runtimes answer in turns, so that a busy machine disturbs all alike."""
     seconds, cpu = [0.0] * len(costs), [0.0] * len(costs)
     with ExitStack() as running:
@@ -106,7 +108,7 @@ def race(
         for turn in range(1 + TURNS):
             for place, (address, pid) in enumerate(servers):
                 before = cpu_seconds(family(pid))
-                took = upload(address, uploads, UPLOADS // TURNS, clients=clients)
+                took = upload(address, uploads, UPLOADS // TURNS)
                 if turn:  # the first starts decoders
                     seconds[place] += took
                     cpu[place] += cpu_seconds(family(pid)) - before
@@ -116,10 +118,10 @@ def race(
     ]
 
 
-def upload(address: str, uploads: list[bytes], count: int, *, clients: int) -> float:
+def upload(address: str, uploads: list[bytes], count: int) -> float:
     """Search for `count` uploads, all of which must be answered; returns the seconds."""
     _, statuses, took = drive(
-        address, by_upload(uploads), clients=clients, seconds=600, most=count - clients
+        address, by_upload(uploads), clients=CLIENTS, seconds=600, most=count - CLIENTS
     )
     if set(statuses) != {200}:
         sys.exit(f"Not all uploads were answered: {dict(statuses)}")
@@ -150,62 +152,43 @@ def pss_mb(pid: int) -> float:
     return next(int(line.split()[1]) for line in lines if line.startswith("Pss:")) * 1024 / 1e6
 
 
-def runtimes_of(gallery: Path, asked: list[str]) -> list[str]:
-    """Return the runtimes that can be measured: int8 needs its file."""
-    return [
-        name for name in asked if name != "int8" or (gallery / "model/encoder.int8.onnx").is_file()
-    ]
-
-
-def table(rows: list[SearchCost] | list[ServeCost]) -> str:
-    """Lay out figures as a Markdown table."""
-    names = list(asdict(rows[0]))
-    lines = [f"| {' | '.join(names)} |", f"|{'---|' * len(names)}"]
-    for row in rows:
-        cells = (f"{v:.2f}" if isinstance(v, float) else str(v) for v in asdict(row).values())
-        lines.append(f"| {' | '.join(cells)} |")
-    return "\n".join(lines)
-
-
-def main() -> None:
-    """Measure and print."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--rows", type=int, default=2640)
-    parser.add_argument("--backbone", default="resnet18")
-    parser.add_argument("--gallery", type=Path, help="an existing one, with its ONNX files")
-    parser.add_argument("--part", choices=("search", "serve", "both"), default="both")
-    parser.add_argument("--runtime", action="append", choices=RUNTIMES)
-    parser.add_argument("--runs", type=int, default=5)
-    parser.add_argument("--clients", type=int, default=8)
-    parser.add_argument("--json", action="store_true")
-    options = parser.parse_args()
-    uploads = draw_uploads(UPLOADS)
-    with tempfile.TemporaryDirectory() as folder:
+@contextmanager
+def prepared(options: argparse.Namespace) -> Iterator[tuple[Path, Path, list[str]]]:
+    """Yield a gallery, a folder to write to, and the runtimes that the gallery has files for."""
+    with tempfile.TemporaryDirectory() as name:
+        room = Path(name)
         gallery = options.gallery
         if gallery is None:
-            gallery = make_gallery(Path(folder), options.rows, backbone=options.backbone)
-            subprocess.run([*PHPQ, "export", str(gallery)], check=True, stdout=subprocess.DEVNULL)
+            gallery = make_gallery(room, IMAGES, backbone="resnet18")
+            model = load(gallery / "model", device="cpu", runtime="torch")
+            export_onnx(model, gallery / "model" / ENCODER)
         GalleryStore.open(gallery).copy()  # as `phpq index` does
-        photo = Path(folder) / "photo.jpg"
-        photo.write_bytes(uploads[0])
-        asked = runtimes_of(gallery, options.runtime or list(RUNTIMES))
-        searches = [
-            measure_search(gallery, photo, runtime, runs=options.runs)
-            for runtime in (asked if options.part != "serve" else ())
-        ]
-        serves = [
-            measure_serve(gallery, uploads, runtime, clients=options.clients)
-            for runtime in (asked if options.part != "search" else ())
-        ]
-        serves = race(gallery, uploads, serves, clients=options.clients)
-    if options.json:
-        parts: dict[str, list[SearchCost] | list[ServeCost]] = {"search": searches, "serve": serves}
-        print(json.dumps({name: [asdict(row) for row in rows] for name, rows in parts.items()}))
-        return
-    for rows in (searches, serves):
-        if rows:
-            print(table(rows), end="\n\n")
+        files = {"torch": WEIGHTS, "onnx": ENCODER, "int8": INT8}
+        yield (
+            gallery,
+            room,
+            [r for r, file in files.items() if (gallery / "model" / file).is_file()],
+        )
 
 
-if __name__ == "__main__":
-    main()
+def measure_start(options: argparse.Namespace) -> list[Row]:
+    """Search from nothing, with each runtime."""
+    with prepared(options) as (gallery, room, runtimes):
+        photo = room / "photo.jpg"
+        photo.write_bytes(draw_uploads(1)[0])
+        costs = [measure_search(gallery, photo, runtime) for runtime in runtimes]
+    return [_rounded(asdict(cost), f"{FIRST_S} s, then {AGAIN_S}") for cost in costs]
+
+
+def measure_served(options: argparse.Namespace) -> list[Row]:
+    """Serve with each runtime."""
+    uploads = draw_uploads(UPLOADS)
+    with prepared(options) as (gallery, _, runtimes):
+        costs = [measure_serve(gallery, uploads, runtime) for runtime in runtimes]
+        costs = race(gallery, uploads, costs)
+    return [_rounded(asdict(cost), f"{READY_S} s, {PSS_MB} MB") for cost in costs]
+
+
+def _rounded(row: Row, must: str) -> Row:
+    row = {name: round(v, 2) if isinstance(v, float) else v for name, v in row.items()}
+    return row | {"must": must if row["runtime"] != "torch" else ""}
