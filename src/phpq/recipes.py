@@ -55,9 +55,9 @@ _FROZEN: dict[str, tuple[str, ...]] = {
     ),
     "last": (
         "loss.tau=0.25",
-        "training.epochs=20",
+        "training.epochs=12",
         "training.batch_size=64",
-        "training.evaluate_every=20",
+        "training.evaluate_every=12",
         "training.ema_decay=0.98",
     ),
 }
