@@ -45,9 +45,9 @@ def refused(*arguments: str | Path) -> str:
     assert outcome.out == ""
     assert "Traceback" not in outcome.err
     before, title, message = outcome.err.partition("error: ")
-    # Only the settings of a run may come first, and nothing comes after.
+    # Only the settings of a run, or that it measures, may come first, and nothing comes after.
     assert title, outcome.err
-    assert before == "" or before.startswith("method ")
+    assert before == "" or before.startswith(("method ", "measuring "))
     return message
 
 

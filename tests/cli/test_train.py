@@ -83,7 +83,7 @@ def test_a_trunk_is_trained_with_its_own_sizes_and_statistics(
     assert "blocks=3,5" in trained.err
     config = read_card(run).config
     assert (config.model.image_size, config.data.store_size) == (SIDE, SIDE * 8 // 7)
-    model = load(run, device="cpu")
+    model = load(run, device="cpu", runtime="torch")
     assert model.network.backbone.get_buffer("mean").flatten().tolist() == pytest.approx(
         config.model.pixel_mean
     )

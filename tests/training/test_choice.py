@@ -7,6 +7,7 @@ import dataclasses
 import pytest
 import torch
 
+from phpq.config import override
 from phpq.training import Trainer
 from phpq.training.choice import FEW, Cost, best_choice, measure_choices
 from phpq.training.loop import EpochResult
@@ -44,6 +45,12 @@ def test_costs_grow_with_epochs_and_images(monkeypatch: pytest.MonkeyPatch) -> N
         assert cost.features > 0
         assert cost.learning >= 100 * 24 * 0.5
         assert cost.total == cost.features + cost.learning
+
+
+def test_a_choice_that_does_not_suit_the_settings_is_left_out() -> None:
+    config = tiny_config("data.eval_flip=true", "training.epochs=1")
+    settings = {name: override(config, [f"training.trainable={name}"]) for name in CHOICES}
+    assert list(measure_choices(tiny_birds(), settings)) == ["all"]
 
 
 def test_classes_and_images_that_are_held_out_are_not_counted() -> None:

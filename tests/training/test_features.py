@@ -98,7 +98,7 @@ def test_training_from_a_cache_equals_training_without(
 def test_the_result_is_an_ordinary_model(birds: Dataset, tmp_path: Path, part: str) -> None:
     config = tiny_config(f"training.trainable={part}", "training.epochs=2")
     train_run(birds, config, tmp_path / "run", device="cpu")
-    model = load(tmp_path / "run", device="cpu")
+    model = load(tmp_path / "run", device="cpu", runtime="torch")
     rows, tensors = results(tmp_path / "run")
     codes = model.encode(birds.train)  # from pixels, all the way
     assert abs(len(np.unique(codes, axis=0)) - int(str(rows[-1]["gallery_distinct_codes"]))) <= 2

@@ -170,7 +170,7 @@ def run_demo(
             evaluations = {here: _measure(model, dataset, runs[here], folder)}
             reporter.message(f"{there}-bit codes")
             if other.wait() == 0:
-                model = load(runs[there], device="cpu")
+                model = load(runs[there], device="cpu", runtime="torch")
                 for row in read_rows(runs[there]):
                     reporter.epoch(row)
             else:  # whatever kept it from learning there: here it learns, or the reason shows

@@ -64,8 +64,10 @@ class Cut:
     def fingerprint(self) -> str:
         """Hash of all that a row depends on, but for the image."""
         backbone, model = self.network.backbone, self.network.setup.model
-        settings = (self.part, self.half, self.sizes[0], model.rho, model.rho_mode, model.pooling)
-        settings += (model.blocks, model.image_size, model.pixel_mean, model.pixel_std)
+        settings = (
+            *(self.part, self.half, self.sizes[0], model.rho, model.rho_mode, model.pooling),
+            *(model.blocks, model.image_size, model.pixel_mean, model.pixel_std),
+        )
         digest = hashlib.sha256(repr(settings).encode())
         for name, value in sorted(backbone.state_dict().items()):
             if self.part == "head" or not backbone.in_last_stage(name):

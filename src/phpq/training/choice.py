@@ -14,6 +14,7 @@ import torch
 
 from phpq.config import RunConfig
 from phpq.data import Dataset, LabelledImages, learned_part
+from phpq.errors import ConfigError
 from phpq.training.loop import Trainer
 from phpq.training.progress import Advance, Reporter
 
@@ -35,8 +36,18 @@ class Cost:
 
 
 def measure_choices(dataset: Dataset, configs: Mapping[str, RunConfig]) -> dict[str, Cost]:
-    """Return what a run with each of the configs would take on this machine's processor."""
-    return {name: _measure(dataset, config) for name, config in configs.items()}
+    """Return what a run with each of the configs would take on this machine's processor.
+
+    A frozen part that does not suit the method or the backbone is left out.
+    """
+    costs = {}
+    for name, config in configs.items():
+        try:
+            costs[name] = _measure(dataset, config)
+        except ConfigError:
+            if config.training.trainable == "all":
+                raise
+    return costs
 
 
 def best_choice(costs: Mapping[str, Cost]) -> str:
