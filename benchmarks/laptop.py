@@ -3,6 +3,7 @@
     python benchmarks/laptop.py install                          # needs uv and its packages
     python benchmarks/laptop.py codes --run RUN [--images 2000]  # torch, ONNX and int8, in one run
     python benchmarks/laptop.py start serve [--gallery GALLERY]  # a search from nothing; a server
+    python benchmarks/laptop.py train --source cub200:DIR --weights FILE [--all RUN]
     python benchmarks/laptop.py codes install --run RUN --json
 
 install: `pip install phpq` into an empty environment, megabytes on disk.
@@ -27,6 +28,7 @@ from typing import Any
 
 import numpy as np
 from laptop_start import measure_served, measure_start
+from laptop_train import add_options, measure_train
 from numpy.typing import NDArray
 
 from phpq.api import as_dataset, open_origin
@@ -148,23 +150,28 @@ def measure_install(options: argparse.Namespace) -> list[Row]:
     return rows + [{"package": name, "MB": size >> 20} for name, size in sizes.most_common(8)]
 
 
-# Others add theirs: a section is a function from the options to the rows of a table.
+# A section is a function from the options to the rows of a table.
 SECTIONS: dict[str, Callable[[argparse.Namespace], list[Row]]] = {
     "codes": measure_codes,
     "install": measure_install,
     "serve": measure_served,
     "start": measure_start,
+    "train": measure_train,
 }
 
 
 def print_table(name: str, rows: list[Row]) -> None:
     """Print one section."""
     titles = list(rows[0])
-    cells = [[str(row.get(title, "")) for title in titles] for row in rows]
+    cells = [[_shown(row.get(title)) for title in titles] for row in rows]
     widths = [max(map(len, column)) for column in zip(titles, *cells, strict=True)]
     print(f"\n{name}")
     for line in (titles, *cells):
         print("  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)))
+
+
+def _shown(value: object) -> str:
+    return f"{value:.2f}" if isinstance(value, float) else str("" if value is None else value)
 
 
 def main() -> None:
@@ -175,6 +182,7 @@ def main() -> None:
     parser.add_argument("--source", help="its data set, if that has moved")
     parser.add_argument("--images", type=int, help="codes: at most so many of each split")
     parser.add_argument("--gallery", type=Path, help="start, serve: one with ONNX files")
+    add_options(parser)
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args()
     found = {name: SECTIONS[name](options) for name in options.sections}

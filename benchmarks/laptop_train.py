@@ -1,6 +1,6 @@
 """Learning without a GPU: minutes to a searchable gallery, MAP beside everything learned on a GPU.
 
-    python benchmarks/laptop_train.py cub200:DIR --weights FILE [--classes 50] [--all RUN] [--json]
+    python benchmarks/laptop.py train --source cub200:DIR --weights FILE [--all RUN]
 
 Learns the first classes of CUB-200-2011 with `--trainable head` and `last`, 64 bits, from an empty
 cache, and indexes the training images; the clock runs from the first command to the last. Then
@@ -20,9 +20,6 @@ import tempfile
 import time
 from pathlib import Path
 from typing import Any
-
-from rich.console import Console
-from rich.table import Table
 
 from phpq.data import open_dataset
 
@@ -70,8 +67,10 @@ def scores(run: Path, source: str, home: Path) -> dict[str, float]:
     return {"without": found["scores"]["codes"]["map"], "with": own["map"]}
 
 
-def measure(options: argparse.Namespace) -> list[Row]:
+def measure_train(options: argparse.Namespace) -> list[Row]:
     """Learn, index and measure each choice."""
+    if options.source is None or options.weights is None:
+        raise SystemExit("train: say what to learn with --source cub200:DIR --weights FILE")
     path = Path(options.source.removeprefix("cub200:"))
     rows: list[Row] = []
     with tempfile.TemporaryDirectory() as room:
@@ -100,35 +99,12 @@ def measure(options: argparse.Namespace) -> list[Row]:
     return rows
 
 
-def show(rows: list[Row]) -> None:
-    """Print the table."""
-    names = list(dict.fromkeys(name for row in rows for name in row))
-    table = Table(*names)
-    for row in rows:
-        values = (row.get(name) for name in names)
-        table.add_row(*(f"{v:.1f}" if isinstance(v, float) else str(v or "") for v in values))
-    Console(width=160).print(table)
-
-
-def main() -> None:
-    """Read the options, measure, print."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("source", help="cub200:DIR")
-    parser.add_argument("--weights", required=True)
-    parser.add_argument("--backbone", default="resnet18")
-    parser.add_argument("--classes", type=int, default=50)
-    parser.add_argument("--all", type=Path, help="a run that learned everything")
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Add what this section can be asked for."""
+    parser.add_argument("--weights", help="train: where the backbone starts, a file")
+    parser.add_argument("--backbone", default="resnet18", help="train")
+    parser.add_argument("--classes", type=int, default=50, help="train: the first so many")
+    parser.add_argument("--all", type=Path, help="train: a run that learned everything on them")
     parser.add_argument("--trainable", nargs="+", default=["head", "last"], choices=MINUTES)
-    parser.add_argument("--set", action="append", default=[], help="a setting of the runs")
-    parser.add_argument("--again", action="store_true", help="train again with the cache")
-    parser.add_argument("--json", action="store_true")
-    options = parser.parse_args()
-    rows = measure(options)
-    if options.json:
-        print(json.dumps(rows))
-    else:
-        show(rows)
-
-
-if __name__ == "__main__":
-    main()
+    parser.add_argument("--set", action="append", default=[], help="train: a setting of the runs")
+    parser.add_argument("--again", action="store_true", help="train: again with the cache")
