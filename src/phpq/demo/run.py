@@ -66,6 +66,7 @@ class DemoSize:
     size: int  # side of an image, pixels
     epochs: int  # of each training
     evaluate_every: int  # epochs between two points of the MAP curve
+    onnx: bool = True  # write what the search that is suggested starts from, without torch
 
     def draw(self, seed: int) -> Dataset:
         """Return the data set; its images are drawn when they are read."""
@@ -82,13 +83,13 @@ class DemoSize:
             f"training.epochs={self.epochs}",
             f"training.evaluate_every={self.evaluate_every}",
             f"training.seed={seed}",
-            "training.onnx=false",  # seconds for files that nobody will use
+            f"training.onnx={str(self.onnx).lower()}",
         )
         return resolve_config(settings=settings, bits=bits)
 
 
 FULL = DemoSize(species=20, images=40, queries=15, size=64, epochs=30, evaluate_every=6)
-QUICK = DemoSize(species=4, images=6, queries=2, size=32, epochs=2, evaluate_every=1)
+QUICK = DemoSize(species=4, images=6, queries=2, size=32, epochs=2, evaluate_every=1, onnx=False)
 
 
 @dataclass(frozen=True, slots=True)
