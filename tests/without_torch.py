@@ -11,7 +11,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
-EXTRAS = ("torch", "torchvision", "timm", "onnx", "onnxscript", "scipy", "faiss", "ray")
+EXTRAS = ("torch", "torchvision", "timm", "onnx", "onnxscript", "scipy", "matplotlib")
+EXTRAS += ("faiss", "ray")
 
 
 def make(folder: Path) -> None:

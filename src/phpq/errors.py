@@ -52,7 +52,8 @@ class MissingExtraError(PhpqError, ImportError):
 
 
 # Which extra brings a package that `pip install phpq` does not.
-EXTRAS = dict.fromkeys(("torch", "torchvision", "timm", "onnx", "onnxscript", "scipy"), "train")
+_TRAIN = ("torch", "torchvision", "timm", "onnx", "onnxscript", "scipy", "matplotlib")
+EXTRAS = dict.fromkeys(_TRAIN, "train")
 EXTRAS |= {"faiss": "faiss", "ray": "ray"}
 
 

@@ -123,7 +123,7 @@ def _facts(evaluation: Evaluation, run: Path) -> list[tuple[str, str]]:
     if evaluation.pq is None:
         rows.append(("skipped", "post-hoc PQ: faiss, which fits it, is not installed"))
     if find_spec("matplotlib") is None:
-        rows.append(("skipped", "report.html and its pictures: matplotlib is not installed"))
+        rows.append(("skipped", "report.html and its pictures: pip install matplotlib brings them"))
     else:
         rows.append(("report", str((evaluation.folder or run) / "report.html")))
     rows.append(("next", f"phpq search {shlex.quote(str(run))} PHOTO"))
