@@ -11,8 +11,10 @@ import sys
 from pathlib import Path
 from typing import Any
 
-EXTRAS = ("torch", "torchvision", "timm", "onnx", "onnxscript", "scipy", "matplotlib")
-EXTRAS += ("faiss", "ray")
+EXTRAS = (
+    *("torch", "torchvision", "timm", "onnx", "onnxscript", "scipy", "matplotlib"),
+    *("faiss", "ray"),
+)
 
 
 def make(folder: Path) -> None:
