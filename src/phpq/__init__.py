@@ -29,18 +29,6 @@ __all__ = [
     "train",
 ]
 
-_HOMES = {
-    "Client": "phpq.client",
-    "Gallery": "phpq.gallery",
-    "Model": "phpq.model",
-    "PhpqError": "phpq.errors",
-    "RunConfig": "phpq.config",
-    "evaluate": "phpq.api",
-    "load": "phpq.model",
-    "open_dataset": "phpq.data",
-    "train": "phpq.api",
-}
-
 if TYPE_CHECKING:
     from phpq.api import evaluate, train
     from phpq.client import Client
@@ -50,7 +38,18 @@ if TYPE_CHECKING:
     from phpq.gallery import Gallery
     from phpq.model import Model, load
 else:  # a type checker would take any name for known if it saw this
-    __getattr__ = exports(__name__, _HOMES)
+    __getattr__ = exports(
+        __name__,
+        {
+            "phpq.api": "evaluate train",
+            "phpq.client": "Client",
+            "phpq.config": "RunConfig",
+            "phpq.data": "open_dataset",
+            "phpq.errors": "PhpqError",
+            "phpq.gallery": "Gallery",
+            "phpq.model": "Model load",
+        },
+    )
 
 
 def __dir__() -> list[str]:

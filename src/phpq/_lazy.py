@@ -8,8 +8,9 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 
-def exports(package: str, homes: Mapping[str, str]) -> Callable[[str], Any]:
-    """Return the `__getattr__` of a package; `homes` names the module of each of its names."""
+def exports(package: str, names: Mapping[str, str]) -> Callable[[str], Any]:
+    """Return the `__getattr__` of a package; `names` has those of each module, with blanks."""
+    homes = {name: module for module, several in names.items() for name in several.split()}
 
     def find(name: str) -> Any:
         if name not in homes:

@@ -12,8 +12,8 @@ import process_groups
 from phpq.config import RunConfig
 from phpq.evaluation.history import read_rows
 from phpq.model import load
+from phpq.model.checkpoint import STATE
 from phpq.model.weights import read_safetensors
-from phpq.training.run import STATE
 from process_groups import together
 from tiny_runs import tiny_birds, tiny_config, tiny_train
 

@@ -14,9 +14,9 @@ import process_groups
 from phpq.errors import DivergedError
 from phpq.evaluation.history import read_rows
 from phpq.model import Network, load
+from phpq.model.checkpoint import STATE
 from phpq.model.method import Learned
 from phpq.training import Reporter, Trainer, learn_backbone, run_epochs
-from phpq.training.run import STATE
 from process_groups import together
 from tiny_runs import tiny_birds, tiny_config, tiny_train
 

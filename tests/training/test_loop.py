@@ -21,9 +21,9 @@ from phpq.config import RunConfig
 from phpq.errors import ConfigError
 from phpq.evaluation.history import METRICS
 from phpq.model import Network, load
+from phpq.model.checkpoint import STATE
 from phpq.model.weights import read_tensors
 from phpq.training import Reporter, Trainer
-from phpq.training.run import STATE
 from tiny_runs import colours, tiny_birds, tiny_config, tiny_train
 
 CPU = torch.device("cpu")

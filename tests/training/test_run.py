@@ -13,10 +13,11 @@ from phpq.config import RunConfig, TrainingConfig
 from phpq.errors import ConfigError, FormatError
 from phpq.evaluation.history import read_rows
 from phpq.model import TorchModel, export, load
+from phpq.model.checkpoint import STATE
 from phpq.model.onnx_file import read_facts, seal
 from phpq.recipes import classifier_config
 from phpq.training import Reporter, Trainer, build_trainer, learn_backbone, run
-from phpq.training.run import STATE, RunState
+from phpq.training.run import RunState
 from phpq.training.step import build_optimizer, set_rates
 from tiny_runs import SIDE, tiny_birds, tiny_config, tiny_network, tiny_train
 

@@ -278,10 +278,8 @@ class AdditiveCodebooks(Codebooks):
 
     def _nearest(self, targets: FloatArray, fixed: CodeArray | None = None) -> CodeArray:
         """Return the codes (n, M) whose sums are nearest; `fixed` (n, P) are the first of them."""
-        gram, spare = (
-            self._once("gram", lambda: gram_matrix(self.codewords)),
-            self.spare[: self.num_codebooks],
-        )
+        gram = self._once("gram", lambda: gram_matrix(self.codewords))
+        spare = self.spare[: self.num_codebooks]
         codes = np.empty((len(targets), self.num_codebooks), np.uint8)
         for start in range(0, len(targets), _BLOCK):
             part = slice(start, start + _BLOCK)

@@ -121,7 +121,7 @@ def _facts(evaluation: Evaluation, run: Path) -> list[tuple[str, str]]:
     if evaluation.unseen is not None:
         rows += [("left out", reason) for reason in evaluation.unseen.left_out]
     if evaluation.pq is None:
-        rows.append(("skipped", "post-hoc PQ: faiss, which fits it, is not installed"))
+        rows.append(("skipped", "post-hoc PQ: pip install 'phpq[faiss]' brings what fits it"))
     if find_spec("matplotlib") is None:
         rows.append(("skipped", "report.html and its pictures: pip install matplotlib brings them"))
     else:

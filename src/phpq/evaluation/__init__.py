@@ -4,12 +4,7 @@ from typing import TYPE_CHECKING
 
 from phpq._lazy import exports
 
-__all__ = [
-    "LabelledEmbeddings",
-    "code_health",
-    "evaluate_codes",
-    "evaluate_float",
-]
+__all__ = ["LabelledEmbeddings", "code_health", "evaluate_codes", "evaluate_float"]
 
 if TYPE_CHECKING:
     from phpq.evaluation.metrics import code_health
@@ -18,9 +13,7 @@ else:
     __getattr__ = exports(
         __name__,
         {
-            "LabelledEmbeddings": "phpq.evaluation.protocol",
-            "code_health": "phpq.evaluation.metrics",
-            "evaluate_codes": "phpq.evaluation.protocol",
-            "evaluate_float": "phpq.evaluation.protocol",
+            "phpq.evaluation.metrics": "code_health",
+            "phpq.evaluation.protocol": "LabelledEmbeddings evaluate_codes evaluate_float",
         },
     )

@@ -29,15 +29,12 @@ else:
     __getattr__ = exports(
         __name__,
         {
-            "AddReport": "phpq.gallery.ingest",
-            "FaissGallery": "phpq.gallery.export",
-            "Found": "phpq.hits",
-            "Gallery": "phpq.gallery.gallery",
-            "GalleryStore": "phpq.gallery.store",
-            "Hit": "phpq.hits",
-            "Record": "phpq.gallery.records",
-            "Verdict": "phpq.hits",
-            "VerifyReport": "phpq.gallery.repair",
-            "verify_store": "phpq.gallery.repair",
+            "phpq.gallery.export": "FaissGallery",
+            "phpq.gallery.gallery": "Gallery",
+            "phpq.gallery.ingest": "AddReport",
+            "phpq.gallery.records": "Record",
+            "phpq.gallery.repair": "VerifyReport verify_store",
+            "phpq.gallery.store": "GalleryStore",
+            "phpq.hits": "Found Hit Verdict",
         },
     )

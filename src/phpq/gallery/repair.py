@@ -318,9 +318,8 @@ def _check_model(folder: Path) -> str | None:
         read_card(model_folder(folder))
         model = load(model_folder(folder), device="cpu")
         fingerprint = fingerprint_of(model, manifest.space) if manifest else ""
-        side = (
-            model.card.config.data.store_size
-        )  # a file of another runtime is read when it is used
+        # A file that a runtime needs is read when it is used, not before.
+        side = model.card.config.data.store_size
         space = manifest.space if manifest else "learned"
         model.embed_pixels(np.zeros((1, 3, side, side), np.uint8), space=space)
     except PhpqError as error:

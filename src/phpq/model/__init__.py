@@ -21,18 +21,16 @@ __all__ = [
     "resolve_device",
 ]
 
-_HOMES = {
-    "Method": "method",
-    "Network": "network",
-    "RetrievalOutput": "network",
-    "TorchModel": "retrieval",
-    "build_method": "method",
-    "resolve_device": "retrieval",
-}
-
 if TYPE_CHECKING:
     from phpq.model.method import Method, build_method
     from phpq.model.network import Network, RetrievalOutput
     from phpq.model.retrieval import TorchModel, resolve_device
 else:  # a type checker would take any name for known if it saw this
-    __getattr__ = exports(__name__, {name: f"{__name__}.{home}" for name, home in _HOMES.items()})
+    __getattr__ = exports(
+        __name__,
+        {
+            "phpq.model.method": "Method build_method",
+            "phpq.model.network": "Network RetrievalOutput",
+            "phpq.model.retrieval": "TorchModel resolve_device",
+        },
+    )

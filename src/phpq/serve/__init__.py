@@ -11,10 +11,10 @@ from phpq._lazy import exports
 
 __all__ = ["ServerSettings", "create_app"]
 
-_HOMES = {"ServerSettings": "phpq.serve.settings", "create_app": "phpq.serve.app"}
-
 if TYPE_CHECKING:
     from phpq.serve.app import create_app
     from phpq.serve.settings import ServerSettings
 else:
-    __getattr__ = exports(__name__, _HOMES)
+    __getattr__ = exports(
+        __name__, {"phpq.serve.app": "create_app", "phpq.serve.settings": "ServerSettings"}
+    )

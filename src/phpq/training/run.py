@@ -34,15 +34,13 @@ from phpq.evaluation.history import METRICS, read_rows
 from phpq.files import remove_temporaries, write_bytes, write_text
 from phpq.model.checkpoint import (
     GENERAL,
+    STATE,
     WEIGHTS,
     ModelCard,
     interrupted_card,
     read_network,
     write_card,
     write_weights,
-)
-from phpq.model.checkpoint import (
-    STATE as STATE,
 )
 from phpq.model.export import lacks_onnx, write_onnx
 from phpq.model.general import fit_general, write_general
