@@ -146,6 +146,21 @@ def test_a_restored_state_goes_on_as_the_saved_one(tmp_path: Path, optimizer: st
     assert same_weights(state, restored)
 
 
+def test_a_restored_optimizer_lies_in_memory_as_the_weights_do(tmp_path: Path) -> None:
+    state = make_state()
+    state.network.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+    take_steps(state, 1)
+    before = [
+        [v.stride() for v in entry.values() if v.ndim] for entry in state.optimizer.state.values()
+    ]
+    assert any(len(set(strides[0])) > 1 and strides[0][1] == 1 for strides in before)
+    state.save(tmp_path, 1)
+    state.load(tmp_path)
+    for weight, entry in state.optimizer.state.items():
+        moments = [value for value in entry.values() if value.ndim]
+        assert moments and all(value.stride() == weight.stride() for value in moments)
+
+
 def test_a_state_before_the_first_step_is_restored(tmp_path: Path) -> None:
     make_state().save(tmp_path, 0)
     restored = make_state(seed=1)

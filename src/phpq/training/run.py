@@ -250,6 +250,11 @@ class RunState:
             state[int(index)][name] = value
         rates = [group["lr"] for group in self.optimizer.param_groups]
         self.optimizer.load_state_dict(self.optimizer.state_dict() | {"state": dict(state)})
+        # In memory as the weights are, channels last: fused optimizers refuse anything else.
+        for weight, entry in self.optimizer.state.items():
+            for name, value in entry.items():
+                if value.shape == weight.shape:
+                    entry[name] = torch.empty_like(weight).copy_(value)
         # The very tensors, which a captured graph reads: loading has replaced them.
         for group, rate in zip(self.optimizer.param_groups, rates, strict=True):
             group["lr"] = rate
