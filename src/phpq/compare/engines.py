@@ -75,7 +75,8 @@ class FloatEngine(Engine):
 
     def scores(self, queries: FloatArray) -> FloatArray:
         """Return all inner products."""
-        return queries @ self.floats.T
+        products: FloatArray = queries @ self.floats.T
+        return products
 
     def weigh(self) -> Weight:
         """Count four bytes a number."""
@@ -243,7 +244,9 @@ class ClassEngine(Engine):
 class RescoredEngine(Engine):
     """The first hundred hits of another engine, ordered by floats that are kept on disk."""
 
-    def __init__(self, first: Engine, blocks: Blocks, file: Path, *, kept: Place, asked: Place) -> None:
+    def __init__(
+        self, first: Engine, blocks: Blocks, file: Path, *, kept: Place, asked: Place
+    ) -> None:
         """Keep float16 rows in a new file.
 
         What is multiplied is what `kept` makes of them, and `asked` of queries.
@@ -294,17 +297,13 @@ class RescoredEngine(Engine):
         return np.where(ids >= 0, products, -np.inf).astype(np.float32)
 
 
-def _shared(
-    queries: FloatArray, find: Callable[[FloatArray], IntArray], threads: int
-) -> IntArray:
+def _shared(queries: FloatArray, find: Callable[[FloatArray], IntArray], threads: int) -> IntArray:
     """Find hits by blocks of queries, in several threads."""
     slices = [slice(s, s + _SHARE) for s in range(0, len(queries), _SHARE)]
     return _joined(slices, lambda part: find(queries[part]), threads)
 
 
-def _joined(
-    slices: list[slice], work: Callable[[slice], IntArray], threads: int
-) -> IntArray:
+def _joined(slices: list[slice], work: Callable[[slice], IntArray], threads: int) -> IntArray:
     if threads <= 1 or len(slices) == 1:
         return np.concatenate([work(part) for part in slices])
     with ThreadPoolExecutor(threads) as pool:

@@ -12,7 +12,7 @@ import os
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -31,6 +31,7 @@ TOP_K = 10  # hits that a timed search returns
 REPEATS = 3
 _TIMED_SECONDS = 0.2  # that a timed call takes, about
 _MOST_QUERIES, _LEAST_QUERIES = 1024, 16
+_BUILD_SHARE = 0.7  # of the time, for building; the rest is for searching
 _SMALLER = 10  # times fewer rows, where a size does not fit
 
 
@@ -86,11 +87,26 @@ class Built:
 
 @dataclass(slots=True)
 class Budget:
-    """What may be used: memory of all indexes that are timed in turns, and seconds to build one."""
+    """What timing at one size may use; what a row leaves, later rows may take."""
 
-    memory: float
-    build_seconds: float
-    used: float = field(default=0.0)
+    memory: float  # bytes of all indexes together: they are timed in turns
+    seconds: float  # to build all of them
+    left: int  # rows that are to come
+    disk: float = 4e9  # bytes of floats that one row keeps
+
+    def allows(self, memory: float, disk: float, seconds: float) -> bool:
+        """Say whether a row may take so much; nobody gets more than three times his share."""
+        return (
+            memory <= self.memory
+            and disk <= self.disk
+            and seconds <= 3 * _BUILD_SHARE * self.seconds / max(self.left, 1)
+        )
+
+    def take(self, memory: float, seconds: float) -> None:
+        """Count what a row took."""
+        self.memory -= memory
+        self.seconds -= seconds
+        self.left -= 1
 
 
 def build_and_measure(rival: Rival, images: Images, file: Path) -> Built:
@@ -118,7 +134,7 @@ def build_and_measure(rival: Rival, images: Images, file: Path) -> Built:
 def _with_quality(row: Row, engine: Engine, space: Space, images: Images) -> Row:
     gallery = space.place_rows(space.gallery)
     shares: list[FloatArray] = []
-    found: dict[str, float] = {}
+    found: dict[str, Any] = {}
     for prefix, asking in (("", images.seen_queries), ("unseen_", images.unseen_queries)):
         if not len(asking):
             continue
@@ -166,7 +182,7 @@ def time_rows(
     engines: list[Engine] = []
     seconds: list[float] = []
     for number, one in enumerate(built):
-        count = _fitting(one, rows, len(images.gallery), budget)
+        count = _fitting(one, rows, images.gallery, budget)
         space = one.rival.space
         fresh = _gallery(space, images.gallery, count)
         started = time.perf_counter()
@@ -175,7 +191,7 @@ def time_rows(
             make = one.rival.fit(space.gallery, images.gallery, count)
         engines.append(make(fresh, folder / f"{rows}-{number}.float16"))
         seconds.append(time.perf_counter() - started)
-        budget.used += engines[-1].weigh().memory
+        budget.take(engines[-1].weigh().memory, seconds[-1])
     turns = [_timed(one.rival.space, engine) for one, engine in zip(built, engines, strict=True)]
     cores = available_cores()
     rates: list[list[float]] = []
@@ -196,7 +212,8 @@ def time_rows(
                 disk=disk / rows,
                 one_thread=rates[0][number],
                 all_threads=rates[1][number],
-                build_seconds=seconds[number] + (one.fit_seconds if count == len(images.gallery) else 0),
+                build_seconds=seconds[number]
+                + (one.fit_seconds if count == len(images.gallery) else 0),
             )
         )
     return speeds
@@ -208,16 +225,26 @@ def _gallery(
     return lambda: made_rows(space.gallery, labels, count)
 
 
-def _fitting(one: Built, rows: int, real: int, budget: Budget) -> int:
+def _fitting(one: Built, rows: int, labels: IntArray, budget: Budget) -> int:
     """Return how many rows of a rival fit: as asked, or ten times fewer, and so on."""
-    count = rows
+    count, real, space = rows, len(labels), one.rival.space
+    each = one.add_seconds / real + _making_seconds(space, labels) if rows > real else 0.0
     while count > real:
         memory = one.weight.memory_at(count, of=real)
-        seconds = one.fit_seconds + one.add_seconds * count / real
-        if budget.used + memory <= budget.memory and seconds <= budget.build_seconds:
+        disk = 2.0 * count * space.gallery.shape[1] if one.rival.rescored else 0.0
+        if budget.allows(memory, disk, one.fit_seconds + each * count):
             return count
         count = max(real, count // _SMALLER)
     return min(count, rows)
+
+
+def _making_seconds(space: Space, labels: IntArray) -> float:
+    """Return the time that one made-up row takes."""
+    blocks = made_rows(space.gallery, labels, len(labels) + 4000)
+    next(blocks)
+    started = time.perf_counter()
+    made = next(blocks)
+    return (time.perf_counter() - started) / len(made[0])
 
 
 def _timed(space: Space, engine: Engine) -> tuple[Callable[[int], object], int]:

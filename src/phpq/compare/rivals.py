@@ -1,11 +1,11 @@
 """The rows of the table: how each way to search is fitted to a gallery and built.
 
-    float search            over the frozen trunk, over its whitened features, over learned ones
-    signs, RaBitQ           a bit a number, and with kept floats that order the first hits
-    PQ, OPQ                 4, 8, 16 bytes; the number of codewords is chosen on held-out images
-    IVFPQ, HNSW             not every row is looked at
-    classify, then list     class means, a linear probe
-    phpq                    the model's codebooks, the gallery's own, and with kept floats
+float search            over the frozen trunk, over its whitened features, over learned ones
+signs, RaBitQ           a bit a number, and with kept floats that order the first hits
+PQ, OPQ                 4, 8, 16 bytes; the number of codewords is chosen on held-out images
+IVFPQ, HNSW             not every row is looked at
+classify, then list     class means, a linear probe
+phpq                    the model's codebooks, the gallery's own, and with kept floats
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from phpq.additive import class_means, fit_additive, number_labels
+from phpq.additive import class_means, fit_additive
 from phpq.codes import FloatArray, IntArray
 from phpq.compare.engines import (
     Blocks,
@@ -78,8 +78,8 @@ def list_rivals(
     rivals: list[Rival] = []
     if frozen is None:
         left_out.append(
-            "rows over the frozen trunk: its weights, or torch, are not here; the others stand over "
-            "the model's general embedding"
+            "rows over the frozen trunk: its weights, or torch, are not here; the others stand "
+            "over the model's general embedding"
         )
     if base is not None:
         rivals += _floats([one for one in (frozen, general) if one is not None], learned)

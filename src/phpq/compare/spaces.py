@@ -35,7 +35,9 @@ class Space:
 
     def place_queries(self, queries: FloatArray) -> FloatArray:
         """Return queries likewise."""
-        return queries if self.codebooks is None else self.codebooks.vectors(queries, norm=self.norm)
+        return (
+            queries if self.codebooks is None else self.codebooks.vectors(queries, norm=self.norm)
+        )
 
     def placed(self) -> Space:
         """Return the space of float search: inner products of its rows and queries as they are."""
