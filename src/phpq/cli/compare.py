@@ -129,8 +129,10 @@ def _compare(source: str, out: Path, options: Options) -> dict[str, Any]:
 
 
 def _print(content: dict[str, Any], out: Path) -> None:
+    from phpq.compare.page import short_name
+
     names = ("labels", "R@1", "MAP", "unseen R@1", "bytes", "on disk", "queries/s")
-    table = table_of(f"{content['dataset']}", names, first="way to search")
+    table = table_of(str(content["dataset"]), names, first="way to search")
     for row in content["rows"]:
         speed = row["speeds"][-1]
         shares = ("" if row[n] is None else f"{row[n]:.1f}" for n in ("r1", "map", "unseen_r1"))
@@ -138,7 +140,7 @@ def _print(content: dict[str, Any], out: Path) -> None:
         style = "bold" if row["group"] == "phpq" else None
         labels = "yes" if row["uses_labels"] else ""
         fast = f"{speed['one_thread']:,.0f}"
-        table.add_row(row["name"], labels, *shares, *weights, fast, style=style)
+        table.add_row(short_name(row["name"]), labels, *shares, *weights, fast, style=style)
     results().print(table)
     facts = [("left out", text) for text in (*content["left_out"], *content["notes"])]
     facts += [("advice", text) for text in content["advice"]]

@@ -160,18 +160,25 @@ def _products(
 
 
 def _rotation(rows: FloatArray, size: int) -> Any:
-    """Return OPQ's rotation of the principal directions."""
+    """Return OPQ's rotation of the principal directions, as a transform of faiss."""
     import faiss
 
     width = min(OPQ_DIMS, rows.shape[1])
-    turn = faiss.OPQMatrix(rows.shape[1], size, width - width % size)
-    bits = _code_bits(rows)
-    quantizer = faiss.ProductQuantizer(turn.d_out, size, bits)
-    quantizer.cp.min_points_per_centroid = 1
-    turn.pq, turn.niter = quantizer, 20
-    turn.train(rows)
-    turn.pq = None  # it belongs to this function
-    return turn
+    width -= width % size
+    axes = np.linalg.eigh((rows.T @ rows).astype(np.float64))[1][:, ::-1][:, :width].T
+    turn = np.eye(width)
+    if len(rows) > max(width, 256):  # fewer rows than directions: faiss would write over its memory
+        matrix = faiss.OPQMatrix(width, size)
+        matrix.niter, matrix.max_train_points = 20, len(rows)
+        quantizer = faiss.ProductQuantizer(width, size, 8)
+        quantizer.cp.min_points_per_centroid = 1
+        matrix.pq = quantizer
+        matrix.train(np.ascontiguousarray(rows @ axes.T, np.float32))
+        turn = faiss.vector_to_array(matrix.A).reshape(width, width)
+    whole = faiss.LinearTransform(rows.shape[1], width)
+    faiss.copy_array_to_vector(np.ascontiguousarray(turn @ axes, np.float32).ravel(), whole.A)
+    whole.is_trained = True
+    return whole
 
 
 def _code_bits(rows: FloatArray) -> int:

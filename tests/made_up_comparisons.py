@@ -1,0 +1,66 @@
+"""A comparison of made-up embeddings, small enough for any test."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from phpq.codes import Codebooks, normalise_sub_vectors
+from phpq.compare.embed import LEARNED, Embedded
+from phpq.compare.spaces import Images, Space, unit_space
+
+CLASSES, DIM = 6, 32
+
+
+def made_up_images(per_class: int = 8, queries: int = 3) -> Images:
+    """Return a gallery of six classes, of which the last was not learned."""
+    gallery = np.repeat(np.arange(CLASSES), per_class)
+    return Images(
+        gallery=gallery,
+        queries=np.repeat(np.arange(CLASSES), queries),
+        gallery_ids=tuple(f"image {row}" for row in range(len(gallery))),
+        class_names=tuple(f"kind {number}" for number in range(CLASSES)),
+        new=np.arange(CLASSES) == CLASSES - 1,
+    )
+
+
+def made_up_space(images: Images, name: str = "frozen trunk", *, seed: int = 0) -> Space:
+    """Return embeddings around a centre for each class."""
+    rng = np.random.default_rng(seed)
+    centres = rng.normal(size=(CLASSES, DIM))
+    gallery, queries = (
+        (centres[labels] + 1.5 * rng.normal(size=(len(labels), DIM))).astype(np.float32)
+        for labels in (images.gallery, images.queries)
+    )
+    return unit_space(name, gallery, queries)
+
+
+def made_up_learned(images: Images, *, seed: int = 1) -> Space:
+    """Return a space with codebooks of two bytes."""
+    rng = np.random.default_rng(seed)
+    space = made_up_space(images, seed=seed)
+    words = normalise_sub_vectors(rng.normal(size=(2 * 16, DIM // 2)).astype(np.float32), 1)
+    books = Codebooks(words.reshape(2, 16, DIM // 2))
+    return Space(
+        name="learned embedding, 1 bytes",
+        gallery=space.gallery,
+        queries=space.queries,
+        labels=LEARNED,
+        minutes=0.5,
+        codebooks=books,
+        norm="unit",
+    )
+
+
+def made_up_embedded() -> Embedded:
+    """Return all spaces of a comparison."""
+    images = made_up_images()
+    return Embedded(
+        images=images,
+        frozen=made_up_space(images),
+        general=made_up_space(images, "whitened trunk", seed=2),
+        learned=(made_up_learned(images),),
+        images_per_second=12.0,
+        skipped=(),
+        facts={"ours": "made up", "trunk": "none", "seed": 0},
+        notes=["made up"],
+    )
