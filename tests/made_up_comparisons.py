@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 
 from phpq.codes import Codebooks, normalise_sub_vectors
@@ -64,3 +66,49 @@ def made_up_embedded() -> Embedded:
         facts={"ours": "made up", "trunk": "none", "seed": 0},
         notes=["made up"],
     )
+
+
+def made_up_content() -> dict[str, Any]:
+    """Return what a comparison wrote, with two rows."""
+
+    def row(name: str, group: str, quality: float | None, memory: float) -> dict[str, Any]:
+        speed = {"memory": memory, "disk": memory, "one_thread": 1e3, "all_threads": 2e3}
+        return {
+            "name": name,
+            "group": group,
+            "uses_labels": group == "phpq",
+            "learning_labels": "none",
+            "learning_minutes": None,
+            "r1": quality,
+            "p10": quality,
+            "map": quality,
+            "unseen_r1": 12.5,
+            "unseen_map": 10.0,
+            "float_recall": 100.0,
+            "speeds": [speed | {"rows": 48, "asked": 1000, "build_seconds": 0.5}],
+        }
+
+    return {
+        "dataset": "birds",
+        "commit": "abc1234",
+        "created": "2026-01-02T03:04:05+00:00",
+        "minutes": 20.0,
+        "seconds": 60.0,
+        "machine": {
+            "processor": "a processor",
+            "platform": "Linux",
+            "cores": 2,
+            "load": 0.5,
+            "packages": {"numpy": "2.0", "torch": None},
+        },
+        "images": {"gallery": 48, "classes": 6, "seen_queries": 15, "unseen_queries": 3},
+        "embedding": {"images_per_second": 12.0, "ours": "made up", "trunk": "t", "seed": 0},
+        "chosen": {"codewords": {"PQ 8 bytes": 64}, "penalty": 0.001, "notes": []},
+        "rows": [
+            row("float search, frozen trunk", "float", 40.0, 2048.0),
+            row("phpq 8 bytes, model's codebooks", "phpq", None, 20.0),
+        ],
+        "left_out": ["image a.jpg: it is damaged"],
+        "notes": ["drawn at random"],
+        "advice": ["use this."],
+    }

@@ -33,7 +33,11 @@ def row(
 
 def test_phpq_that_is_best_is_recommended_beside_the_next() -> None:
     (said,) = advise(
-        [row("float", "float", 40.0, 2048), row("PQ", "compressed", 35.0, 8), row("ours", "phpq", 80.0, 20)],
+        [
+            row("float", "float", 40.0, 2048),
+            row("PQ", "compressed", 35.0, 8),
+            row("ours", "phpq", 80.0, 20),
+        ],
         room=ROOM,
     )
     assert said == (
@@ -79,9 +83,7 @@ def test_labels_get_a_sentence_of_their_own() -> None:
     ]
     said = advise(rows, room=ROOM)
     assert said[0].startswith("If every image of the gallery has a label: use something else")
-    assert said[1] == (
-        "Of kinds that were never learned, “ours” finds more: R@1 50.0 for 20.0."
-    )
+    assert said[1] == ("Of kinds that were never learned, “ours” finds more: R@1 50.0 for 20.0.")
     assert said[2].startswith("If not: use “ours”")
     assert len(said) == 3
 

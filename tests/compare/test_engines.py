@@ -51,9 +51,7 @@ def engines(folder: Path) -> dict[str, tuple[Engine, FloatArray]]:
         "signs": (signs, SPACE.queries),
         "classes": (ClassEngine(means, np.zeros(6, np.float32), blocks()), SPACE.queries),
         "rescored": (
-            RescoredEngine(
-                signs, blocks(), folder / "floats", kept=lambda x: x, asked=lambda x: x
-            ),
+            RescoredEngine(signs, blocks(), folder / "floats", kept=lambda x: x, asked=lambda x: x),
             SPACE.queries,
         ),
     }

@@ -59,9 +59,7 @@ def test_float_search_finds_what_float_search_finds(rivals: list[Rival], tmp_pat
     assert row.r1 == pytest.approx(100 * np.mean(right))
 
 
-def test_without_new_classes_there_is_no_unseen_column(
-    rivals: list[Rival], tmp_path: Path
-) -> None:
+def test_without_new_classes_there_is_no_unseen_column(rivals: list[Rival], tmp_path: Path) -> None:
     images = replace(IMAGES, new=np.zeros(6, bool))
     row = build_and_measure(named(rivals, "class means"), images, tmp_path / "floats").row
     assert row.unseen_r1 is None

@@ -21,7 +21,9 @@ def test_points_are_drawn_with_their_labels() -> None:
     picture = plot_points(points, title="title", labels=("x", "y"), strong="ours")
     with_labels = Image.open(io.BytesIO(picture)).convert("L")
     bare = [Point(p.x, p.y, "", p.group, p.hollow) for p in points]
-    without = Image.open(io.BytesIO(plot_points(bare, title="title", labels=("x", "y"), strong="ours")))
+    without = Image.open(
+        io.BytesIO(plot_points(bare, title="title", labels=("x", "y"), strong="ours"))
+    )
     dark = [sum(image.histogram()[:128]) for image in (with_labels, without.convert("L"))]
     assert dark[0] > dark[1] > 0
 
