@@ -43,7 +43,7 @@ def made_up_learned(images: Images, *, seed: int = 1) -> Space:
     words = normalise_sub_vectors(rng.normal(size=(2 * 16, DIM // 2)).astype(np.float32), 1)
     books = Codebooks(words.reshape(2, 16, DIM // 2))
     return Space(
-        name="learned embedding, 1 bytes",
+        name="learned embedding of the 1-byte model",
         gallery=space.gallery,
         queries=space.queries,
         labels=LEARNED,

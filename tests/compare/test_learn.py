@@ -11,6 +11,8 @@ import torch
 from phpq.compare import learn
 from phpq.compare.learn import learn_and_embed, other_species
 from phpq.errors import DataError
+from phpq.model.general import whiten
+from phpq.training import Trainer
 from tiny_runs import tiny_birds, tiny_config
 
 
@@ -27,7 +29,7 @@ def test_heads_learn_from_training_images_of_learned_classes_alone(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     seen: list[Any] = []
-    real = learn.Trainer
+    real = Trainer
 
     def watch(dataset: Any, *rest: Any, **options: Any) -> Any:
         trainer = real(dataset, *rest, **options)
@@ -35,7 +37,7 @@ def test_heads_learn_from_training_images_of_learned_classes_alone(
         return trainer
 
     monkeypatch.setattr(learn, "Trainer", watch)
-    monkeypatch.setattr(learn, "LENGTHS", (16,))
+    monkeypatch.setattr(learn, "LENGTHS", (12,))
     birds = tiny_birds()
     embedded = learn_and_embed(birds, head(), share=0.25, seconds=1000)
     (pixels,) = seen
@@ -48,7 +50,7 @@ def test_heads_learn_from_training_images_of_learned_classes_alone(
     assert learned.gallery.shape == (24, 32)
     assert learned.queries.shape == (8, 32)
     assert learned.codebooks is not None
-    assert learned.codebooks.num_codebooks == 2
+    assert learned.codebooks.num_codebooks == 4
     assert embedded.frozen is not None
     assert embedded.general is not None
     assert embedded.general.minutes is not None
@@ -60,7 +62,7 @@ def test_the_whitened_space_is_that_of_the_learned_classes(
 ) -> None:
     monkeypatch.setattr(learn, "LENGTHS", ())
     given: list[tuple[Any, Any]] = []
-    real = learn.whiten
+    real = whiten
 
     def watch(features: Any, labels: Any) -> Any:
         given.append((features, labels))

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from made_up_comparisons import made_up_images, made_up_space
+from phpq.compare import measure
 from phpq.compare.measure import (
     Budget,
     _openblas,
@@ -21,6 +22,11 @@ from phpq.compare.measure import (
 from phpq.compare.rivals import Rival, list_rivals
 
 IMAGES = made_up_images()
+
+
+@pytest.fixture(autouse=True)
+def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(measure, "_TIMED_SECONDS", 1e-4)
 
 
 @pytest.fixture(scope="module")

@@ -10,7 +10,7 @@ import pytest
 from PIL import Image
 
 from made_up_comparisons import made_up_embedded
-from phpq.compare import rivals
+from phpq.compare import measure, rivals
 from phpq.compare.run import Options, available_memory, compare, compare_embedded
 from phpq.data import write_plumage
 from phpq.errors import ConfigError, DataError, MissingExtraError
@@ -29,6 +29,8 @@ def _small(monkeypatch: pytest.MonkeyPatch) -> None:
     faiss.omp_set_num_threads(1)
     monkeypatch.setattr(rivals, "PQ_BYTES", (4,))
     monkeypatch.setattr(rivals, "OWN_BYTES", (2,))
+    monkeypatch.setattr(measure, "_TIMED_SECONDS", 1e-4)
+    monkeypatch.setattr(measure, "REPEATS", 1)
 
 
 def test_every_row_is_measured_at_every_size(tmp_path: Path) -> None:

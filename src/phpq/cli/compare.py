@@ -131,17 +131,18 @@ def _compare(source: str, out: Path, options: Options) -> dict[str, Any]:
 def _print(content: dict[str, Any], out: Path) -> None:
     from phpq.compare.page import short_name
 
-    names = ("labels", "R@1", "MAP", "unseen R@1", "bytes", "on disk", "queries/s")
+    names = ("R@1", "MAP", "new R@1", "bytes", "queries/s")
     table = table_of(str(content["dataset"]), names, first="way to search")
+    table.columns[0].no_wrap = True
     for row in content["rows"]:
         speed = row["speeds"][-1]
         shares = ("" if row[n] is None else f"{row[n]:.1f}" for n in ("r1", "map", "unseen_r1"))
-        weights = (f"{speed[name]:,.1f}" for name in ("memory", "disk"))
         style = "bold" if row["group"] == "phpq" else None
-        labels = "yes" if row["uses_labels"] else ""
-        fast = f"{speed['one_thread']:,.0f}"
-        table.add_row(short_name(row["name"]), labels, *shares, *weights, fast, style=style)
+        name = short_name(row["name"]) + " *" * row["uses_labels"]
+        fast = (f"{speed['memory']:,.1f}", f"{speed['one_thread']:,.0f}")
+        table.add_row(name, *shares, *fast, style=style)
     results().print(table)
+    print_facts([("*", "uses the labels of the gallery")])
     facts = [("left out", text) for text in (*content["left_out"], *content["notes"])]
     facts += [("advice", text) for text in content["advice"]]
     page = "compare.html" if find_spec("matplotlib") else "compare.json"

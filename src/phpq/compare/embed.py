@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from phpq.codes import FloatArray
 from phpq.compare.spaces import Images, Space, unit_space
-from phpq.config import to_dict
+from phpq.config import RunConfig, to_dict
 from phpq.data import Dataset, LabelledImages, SkippedImage
 from phpq.data.images import draw_per_class
 from phpq.errors import DataError, PhpqError
@@ -130,7 +130,7 @@ def embed_with_models(
     minutes = [_minutes(model) for model in models]
     learned = tuple(
         Space(
-            name=f"learned embedding, {model.bits // 8} bytes",
+            name=f"learned embedding of the {model.bits // 8}-byte model",
             gallery=asked.embeddings,
             queries=asking.embeddings,
             labels=LEARNED,
@@ -153,12 +153,11 @@ def embed_with_models(
             "ours": "models that were tuned elsewhere",
             "models": [
                 {
-                    "folder": str(model.folder),
+                    "folder": "" if model.folder is None else model.folder.name,
                     "bits": model.bits,
                     "epochs": model.epochs,
                     "fingerprint": model.fingerprint(),
-                    "learned_from": model.card.dataset,
-                    "config": to_dict(model.card.config),
+                    "config": plain_config(model.card.config),
                 }
                 for model in models
             ],
@@ -178,6 +177,13 @@ def images_of(gallery: LabelledImages, queries: LabelledImages, new: Sequence[bo
         class_names=gallery.class_names,
         new=np.asarray(new, bool),
     )
+
+
+def plain_config(config: RunConfig) -> dict[str, Any]:
+    """Return a config as plain data; of the weights only the name of the file."""
+    data = to_dict(config)
+    data["model"]["weights"] = Path(data["model"]["weights"]).name
+    return data
 
 
 def _space(

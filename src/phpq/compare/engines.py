@@ -132,13 +132,11 @@ class FaissEngine(Engine):
 
     def __init__(self, index: Any, blocks: Blocks, *, lists: bool = False) -> None:
         """Add the rows to a trained, empty index; `lists` says that it ranks only some of them."""
-        import faiss
-
         self.index, self.lists = index, lists
-        self.fixed = len(faiss.serialize_index(index))
+        self.fixed = _written_bytes(index)
         for rows, _ in blocks:
             index.add(np.ascontiguousarray(rows))
-        self.rows = int(index.ntotal)
+        self.rows, self.size = int(index.ntotal), _written_bytes(index)
 
     def search(self, queries: FloatArray, top_k: int, *, threads: int) -> IntArray:
         """Let faiss share the queries between its own threads."""
@@ -159,10 +157,7 @@ class FaissEngine(Engine):
 
     def weigh(self) -> Weight:
         """Count what faiss would write."""
-        import faiss
-
-        size = len(faiss.serialize_index(self.index))
-        return Weight(size, size, self.fixed)
+        return Weight(self.size, self.size, self.fixed)
 
 
 class SignEngine(Engine):
@@ -295,6 +290,19 @@ class RescoredEngine(Engine):
         kept = kept.reshape(*ids.shape, -1)
         products: FloatArray = np.einsum("qkd,qd->qk", kept, asked, optimize=True)
         return np.where(ids >= 0, products, -np.inf).astype(np.float32)
+
+
+def _written_bytes(index: Any) -> int:
+    """Count the bytes of an index of faiss as a file, without holding a copy of it."""
+    import faiss
+
+    sizes: list[int] = []
+    writer = faiss.PyCallbackIOWriter(  # type: ignore[attr-defined]  # incomplete stubs
+        lambda data: sizes.append(len(data)), 1 << 20
+    )
+    faiss.write_index(index, writer)
+    del writer  # it keeps the last bytes until it goes
+    return sum(sizes)
 
 
 def _shared(queries: FloatArray, find: Callable[[FloatArray], IntArray], threads: int) -> IntArray:

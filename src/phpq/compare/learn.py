@@ -17,9 +17,17 @@ import numpy as np
 import torch
 
 from phpq.codes import FloatArray, normalise_sub_vectors
-from phpq.compare.embed import LEARNED, NONE, Embedded, images_of, round_down, sample_dataset
+from phpq.compare.embed import (
+    LEARNED,
+    NONE,
+    Embedded,
+    images_of,
+    plain_config,
+    round_down,
+    sample_dataset,
+)
 from phpq.compare.spaces import Images, Space, unit_space
-from phpq.config import RunConfig, override, to_dict, with_bits
+from phpq.config import RunConfig, override, with_bits
 from phpq.data import Dataset, SkippedImage, hold_out_classes, open_dataset
 from phpq.data.batches import Views
 from phpq.data.decode import decode_readable
@@ -40,6 +48,7 @@ from phpq.training.progress import Advance
 LENGTHS = (64, 32, 16)  # bits, the first one first: minutes may end before the others
 HELD_OUT = 0.2  # share of the classes that no head learns, unless said otherwise
 DRAWN_EPOCHS = 24  # of a trunk for drawn birds
+_LEARNING_SHARE = 0.6  # of the time, after which no further head is begun
 _TRIED = 32  # images by which the speed of the trunk is measured
 
 
@@ -75,9 +84,10 @@ def learn_and_embed(
 
     The last `share` of the classes is held out; None is `HELD_OUT` where there are enough. The half
     of the `seconds` is for the trunk: where it is too slow for all images, some are drawn. Heads
-    that would begin after the end are left out.
+    that would begin later than is good for the rest of a comparison are left out.
     """
-    ends, recorder = time.perf_counter() + seconds, _Recorder(reporter or Reporter())
+    ends = time.perf_counter() + _LEARNING_SHARE * seconds
+    recorder = _Recorder(reporter or Reporter())
     torch.manual_seed(config.training.seed)
     device = resolve_device("auto")
     network = build_method(config, len(dataset.class_names), load_weights=True).to(device)
@@ -86,6 +96,7 @@ def learn_and_embed(
     said = ""
     if images_to_pass(dataset, config, cut, cache) > rate * seconds / 2:
         dataset, said = sample_dataset(dataset, round_down(rate * seconds / 2))
+        recorder.message(said)
     notes = [said] if said else []
     pixels = load_features(dataset, config, cut, reporter=recorder, cache=cache)
     count, remark = _learned_count(dataset, share)
@@ -114,7 +125,7 @@ def learn_and_embed(
             "trunk": config.model.backbone,
             "weights": Path(config.model.weights).name,
             "seed": config.training.seed,
-            "config": to_dict(config),
+            "config": plain_config(config),
         },
         notes=notes,
     )
@@ -219,7 +230,7 @@ def _learn(pixels: TrainingPixels, config: RunConfig, count: int, *, device: tor
     network = trainer.evaluated_network
     minutes = (time.perf_counter() - started) / 60
     return Space(
-        name=f"learned embedding, {config.quantizer.bits // 8} bytes",
+        name=f"learned embedding of the {config.quantizer.bits // 8}-byte model",
         gallery=pixels.embed_train(network),
         queries=pixels.embed_test(network),
         labels=LEARNED,

@@ -29,7 +29,7 @@ from phpq.evaluation.timing import search_float, time_in_turns
 FIRST = 10  # hits, of which float search says which are right
 TOP_K = 10  # hits that a timed search returns
 REPEATS = 3
-_TIMED_SECONDS = 0.2  # that a timed call takes, about
+_TIMED_SECONDS = 0.1  # that a timed call takes, about
 _MOST_QUERIES, _LEAST_QUERIES = 1024, 16
 _BUILD_SHARE = 0.7  # of the time, for building; the rest is for searching
 _SMALLER = 10  # times fewer rows, where a size does not fit

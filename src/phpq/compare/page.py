@@ -41,7 +41,7 @@ _SHORT = (
     ("whitened trunk", "whitened"),
     ("general embedding", "general"),
     (", then list", ""),
-    ("learned embedding", "learned"),
+    ("learned embedding of the ", "learned, "),
 )
 
 
@@ -254,7 +254,7 @@ def _config_items(facts: Mapping[str, Any]) -> Sequence[tuple[str, str]]:
         for stage, part in config.items()
         for name, value in part.items()
     ]
-    return [item for item in kept if item[0] not in ("model.weights",)] + [
+    return kept + [
         ("model", f"{model['bits']} bits, {model['epochs']} epochs, {model['fingerprint'][:12]}")
         for model in facts.get("models", ())
     ]

@@ -98,7 +98,6 @@ def compare(
         "commit": api.code_commit(),
         "created": datetime.now(UTC).isoformat(timespec="seconds"),
         "dataset": dataset.name,
-        "source": dataset.source,
         "minutes": options.minutes,
         "seconds": round(time.perf_counter() - started, 1),
         "machine": _machine(),

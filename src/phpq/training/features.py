@@ -202,7 +202,7 @@ def _pass_stem(
         decoded = decode_readable(images, data, workers=config.training.workers)
         for first in range(0, len(decoded.pixels), BATCH):
             squares = torch.from_numpy(decoded.pixels[first : first + BATCH]).to(cut.device)
-            rows[first : first + BATCH] = cut.stem(views.encode(squares)).cpu().numpy()
+            rows[first : first + len(squares)] = cut.stem(views.encode(squares)).cpu().numpy()
             if advance:
                 advance(start + first + len(squares), total)
         return decoded.reasons
