@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import platform
+import shutil
 import tempfile
 import time
 from collections.abc import Callable
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
     from phpq.training import Reporter
 
 MINUTES = 20.0  # that a comparison may take, unless said otherwise
+_FLOATS = ".floats-"  # how the folder begins in which floats are kept meanwhile
 _NAMED = 20  # images left out that are named one by one
 Say = Callable[[str], None]
 
@@ -85,7 +87,7 @@ def compare(
         embedded = embed_with_models(dataset, models, weights=weights, seconds=seconds / 2)
     else:
         embedded = _learned(dataset, out, options, reporter)
-    with tempfile.TemporaryDirectory(dir=out, prefix=".floats-") as folder:
+    with tempfile.TemporaryDirectory(dir=out, prefix=_FLOATS) as folder:
         content = compare_embedded(
             embedded,
             Path(folder),
@@ -244,6 +246,8 @@ def _processor() -> str:
 def _make_folder(folder: Path) -> None:
     try:
         folder.mkdir(parents=True, exist_ok=True)
+        for old in folder.glob(f"{_FLOATS}*"):  # of a comparison that was killed
+            shutil.rmtree(old, ignore_errors=True)
     except OSError as error:
         raise ConfigError(
             f"Cannot make the folder {str(folder)!r}: {error.strerror}. Give another (--out DIR)."

@@ -9,13 +9,14 @@ from typing import Any
 from phpq.errors import ShapeError
 from phpq.report import pictures
 
+_SIZE = 7.5  # of labels, points
+_FAR = 12  # points; a label that stands so far off is joined to its mark by a line
 # Where a label may stand: to the right (1), the left (-1) or across (0), and points higher.
 _PLACES = tuple(
     (across, up)
     for up in (0, 7, -7, 12, -12, 18, -18, 25, -25)
-    for across in ((1, -1) if abs(up) < 12 else (1, -1, 0))
+    for across in ((1, -1) if abs(up) < _FAR else (1, -1, 0))
 )
-_SIZE = 7.5  # of labels, points
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +57,7 @@ def plot_points(
     pictures._dress(axes, title, *labels)
     beside = {"loc": "upper center", "bbox_to_anchor": (0.5, -0.11), "ncols": 5}
     pictures._legend(axes, **beside)
-    figure.canvas.draw()  # so that places are known in pixels
+    figure.draw_without_rendering()  # so that places are known in pixels
     _label_points(axes, sorted(points, key=lambda point: (point.group != strong, -point.y)))
     return pictures._figure_png(figure)
 
@@ -68,7 +69,7 @@ def _label_points(axes: Any, points: Sequence[Point]) -> None:
     taken = [(x - 6 * unit, y - 5 * unit, x + 6 * unit, y + 5 * unit) for x, y in places]
     limits = axes.get_window_extent()
     for point, (x, y) in zip(points, places, strict=True):
-        width, height = 0.56 * _SIZE * unit * len(point.label), 1.25 * _SIZE * unit
+        width, height = 0.54 * _SIZE * unit * len(point.label), 1.25 * _SIZE * unit
         for across, up in _PLACES:
             left = x + (8 * unit if across > 0 else -8 * unit - width if across < 0 else -width / 2)
             bottom = y + up * unit - height / 2
@@ -76,8 +77,20 @@ def _label_points(axes: Any, points: Sequence[Point]) -> None:
             inside = limits.x0 < box[0] and box[2] < limits.x1 and limits.y0 < box[1]
             if inside and not any(_overlap(box, other) for other in taken):
                 taken.append(box)
-                spot = axes.transData.inverted().transform((left, bottom + height / 2))
-                axes.text(*spot, point.label, fontsize=_SIZE, color=pictures._INK, va="center")
+                back = axes.transData.inverted().transform
+                edge = {1: left, 0: left + width / 2, -1: left + width}[across]
+                axes.text(
+                    *back((edge, bottom + height / 2)),
+                    point.label,
+                    ha={1: "left", 0: "center", -1: "right"}[across],
+                    fontsize=_SIZE,
+                    color=pictures._INK,
+                    va="center",
+                )
+                if abs(up) >= _FAR:
+                    nearest = back((min(max(x, left), left + width), bottom + (up < 0) * height))
+                    ends = zip((point.x, point.y), nearest, strict=True)
+                    axes.plot(*ends, color=pictures._FAINT, linewidth=0.6, zorder=2)
                 break
 
 
