@@ -127,45 +127,48 @@ def embed_with_models(
         notes.append("classes that were not learned: the models learned all of them")
     if any(model.card.config.data.learned_images == "all" for model in models):
         notes.append("a model also learned the test images of its classes: seen classes flatter it")
-    minutes = [_minutes(model) for model in models]
-    learned = tuple(
-        Space(
-            name=f"learned embedding of the {model.bits // 8}-byte model",
-            gallery=asked.embeddings,
-            queries=asking.embeddings,
-            labels=LEARNED,
-            minutes=took,
-            codebooks=model.codebooks,
-            norm=model.query_norm,
-        )
-        for model, (asked, asking), took in zip(models, parts, minutes, strict=True)
-    )
+    minutes = _minutes(first)
     return Embedded(
         images=images,
         frozen=_space("frozen trunk", "frozen", gallery, queries, labels=NONE),
         general=_space(
-            "general embedding", "general", gallery, queries, labels=LEARNED, minutes=minutes[0]
+            "general embedding", "general", gallery, queries, labels=LEARNED, minutes=minutes
         ),
-        learned=learned,
+        learned=tuple(
+            _learned_space(model, *both) for model, both in zip(models, parts, strict=True)
+        ),
         images_per_second=rate,
         skipped=(*gallery.skipped, *queries.skipped),
         facts={
             "ours": "models that were tuned elsewhere",
-            "models": [
-                {
-                    "folder": "" if model.folder is None else model.folder.name,
-                    "bits": model.bits,
-                    "epochs": model.epochs,
-                    "fingerprint": model.fingerprint(),
-                    "config": plain_config(model.card.config),
-                }
-                for model in models
-            ],
+            "models": list(map(_model_facts, models)),
             "trunk": first.card.config.model.backbone,
             "seed": first.card.config.training.seed,
         },
         notes=notes,
     )
+
+
+def _learned_space(model: Model, gallery: EmbeddedImages, queries: EmbeddedImages) -> Space:
+    return Space(
+        name=f"learned embedding of the {model.bits // 8}-byte model",
+        gallery=gallery.embeddings,
+        queries=queries.embeddings,
+        labels=LEARNED,
+        minutes=_minutes(model),
+        codebooks=model.codebooks,
+        norm=model.query_norm,
+    )
+
+
+def _model_facts(model: Model) -> dict[str, Any]:
+    return {
+        "folder": "" if model.folder is None else model.folder.name,
+        "bits": model.bits,
+        "epochs": model.epochs,
+        "fingerprint": model.fingerprint(),
+        "config": plain_config(model.card.config),
+    }
 
 
 def images_of(gallery: LabelledImages, queries: LabelledImages, new: Sequence[bool]) -> Images:
