@@ -121,8 +121,8 @@ def learn_and_embed(
         images_per_second=rate,
         skipped=tuple(recorder.images),
         facts={
-            "ours": "heads learned in this comparison, over the frozen trunk; a model that was tuned "
-            "as a whole comes by --model",
+            "ours": "heads learned in this comparison, over the frozen trunk; a model that was "
+            "tuned as a whole comes by --model",
             "trunk": config.model.backbone,
             "weights": Path(config.model.weights).name,
             "seed": config.training.seed,
