@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from made_up_comparisons import made_up_images, made_up_learned, made_up_space
-from phpq.codes import FloatArray, IntArray
+from phpq.codes import FloatArray, IntArray, sign_codebooks
 from phpq.compare.engines import (
     ClassEngine,
     CodeEngine,
@@ -120,3 +120,14 @@ def test_rows_that_an_index_never_returns_score_least() -> None:
     scores = engine.scores(SPACE.queries)
     assert (np.isfinite(scores).sum(axis=1) <= 100).all()
     assert np.isneginf(scores.min(axis=1)).all()
+
+
+def test_memory_of_codes_at_another_size_is_what_an_index_of_that_size_takes() -> None:
+    rng = np.random.default_rng(0)
+    books = sign_codebooks(32)
+    codes = rng.integers(0, 256, (60_000, 4)).astype(np.uint8)
+    rows, labels = books.decode(codes), np.zeros(60_000, np.int64)
+    few, many = (CodeEngine(books, whole(rows[:n], labels[:n])).weigh() for n in (6000, 60_000))
+    assert few.tables > 0
+    assert few.memory_at(60_000, of=6000) == pytest.approx(many.memory, rel=0.02)
+    assert few.disk_at(60_000, of=6000) == many.disk

@@ -10,7 +10,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -18,9 +18,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from phpq.additive import AdditiveCodebooks
-from phpq.codes import Codebooks, FloatArray, IntArray, QueryNorm, score_codes
+from phpq.codes import Codebooks, FloatArray, IntArray, QueryNorm, group_codes, score_codes
 from phpq.evaluation.timing import search_float
 from phpq.index import CodeIndex
+from phpq.index.engine import part_layout
 
 Block = tuple[FloatArray, IntArray]  # rows (n, D) and their class numbers (n,)
 Blocks = Iterable[Block]
@@ -36,11 +37,17 @@ class Weight:
 
     memory: int  # codes or floats, row numbers, graph, lists, codebooks
     disk: int  # of the same as a file, and of floats that are kept beside it
-    fixed: int  # of `memory`, what does not grow with the rows: codebooks, rotations, class means
+    fixed: int  # of the file, what does not grow with the rows: codebooks, rotations, class means
+    tables: int = 0  # of the memory, what does not grow either and is in no file
 
     def memory_at(self, rows: int, *, of: int) -> float:
         """Return the memory that another number of rows would take, from that `of` so many."""
-        return self.fixed + (self.memory - self.fixed) / max(of, 1) * rows
+        constant = self.fixed + self.tables
+        return constant + (self.memory - constant) / max(of, 1) * rows
+
+    def disk_at(self, rows: int, *, of: int) -> float:
+        """Return the bytes on disk likewise."""
+        return self.fixed + (self.disk - self.fixed) / max(of, 1) * rows
 
 
 class Engine(ABC):
@@ -124,7 +131,11 @@ class CodeEngine(Engine):
         own = isinstance(books, AdditiveCodebooks)
         fixed = books.memory_bytes() if own else books.codewords.nbytes  # type: ignore[attr-defined]
         packed = self.rows * -(-books.bits // 8)
-        return Weight(self.index.memory_bytes() + fixed, packed + fixed, fixed)
+        shape = {"num_codebooks": books.num_codebooks, "codebook_size": books.codebook_size}
+        distinct = len(group_codes(self.codes).sizes)
+        # Tables of cells are as large for a million rows as for a thousand.
+        cells = 4 * part_layout(self.rows, distinct, **shape).books * (books.codebook_size**2 + 1)
+        return Weight(self.index.memory_bytes() + fixed, packed + fixed, fixed, cells)
 
 
 class FaissEngine(Engine):
@@ -283,7 +294,7 @@ class RescoredEngine(Engine):
     def weigh(self) -> Weight:
         """Count the floats on disk."""
         first = self.first.weigh()
-        return Weight(first.memory, first.disk + self.size, first.fixed)
+        return replace(first, disk=first.disk + self.size)
 
     def _products(self, asked: FloatArray, ids: IntArray) -> FloatArray:
         kept = self.kept(self.floats[np.maximum(ids, 0).ravel()].astype(np.float32))

@@ -203,13 +203,12 @@ def time_rows(
     speeds = []
     for number, (one, engine) in enumerate(zip(built, engines, strict=True)):
         weight, count = engine.weigh(), engine.rows
-        disk = weight.fixed + (weight.disk - weight.fixed) / count * rows
         speeds.append(
             Speed(
                 rows=count,
                 asked=rows,
                 memory=weight.memory_at(rows, of=count) / rows,
-                disk=disk / rows,
+                disk=weight.disk_at(rows, of=count) / rows,
                 one_thread=rates[0][number],
                 all_threads=rates[1][number],
                 build_seconds=seconds[number]
