@@ -11,7 +11,7 @@ from made_up_grids import Finished, cub_plan, made_up_records, tiny_plan
 from phpq.data import open_dataset
 from phpq.errors import FormatError
 from phpq.report.blocks import Note, Section, Table
-from phpq.reproduce.pages import standing_lines, table_section, write_pages
+from phpq.reproduce.pages import standing_lines, stored_page, table_section, write_pages
 from phpq.reproduce.paper import FIGURES, RECONSTRUCTED, TABLES, TARGETS, TITLES, UNSEEN
 from phpq.reproduce.store import Store
 from phpq.reproduce.tables import build_table
@@ -40,6 +40,7 @@ def test_everything_has_a_page(finished: Finished) -> None:
             assert (folder / link).is_file()
         content = json.loads(page.with_suffix(".json").read_text("utf-8"))
         assert content["dataset"]["name"] == "plumage"
+        assert target == "top10" or stored_page(content, {}) == text
     table = json.loads((folder / "table1-plumage.json").read_text("utf-8"))
     ours = {row["name"]: row["cells"]["16"]["mean"] for row in table["rows"]}
     key = finished.plan.places["table1", "phpq", 16, 0]
@@ -213,3 +214,19 @@ def test_means_over_fewer_seeds_are_named() -> None:
 
 def without(records: dict[str, Any], keys: list[str]) -> dict[str, Any]:
     return {key: record for key, record in records.items() if key not in keys}
+
+
+def test_the_headline_has_p_at_1_and_float_search_beside_map(finished: Finished) -> None:
+    _, page = write(finished, "headline")
+    key = finished.plan.places["table1", "phpq", 16, 0]
+    record = finished.result.records[key]
+    floats = (record["map_float"], record["precision_at_1_float"])
+    shown = [f"{round(value, 2):.2f}" for value in (record["precision_at"]["1"], *floats)]
+    text = page.read_text("utf-8")
+    assert f"| PHPQ | {' | '.join(shown)} |" in text
+    content = json.loads(page.with_suffix(".json").read_text("utf-8"))
+    assert [row["name"] for row in content["rows"]] == ["phpq"]
+    paper = build_table(cub_plan("headline", bits=(16, 64)), "headline", {})
+    cells = paper["rows"][0]["cells"]
+    assert (cells["16"]["paper"], cells["64"]["paper"]) == (76.03, 76.21)
+    assert cells["16"]["precision_at_1_float"] is None

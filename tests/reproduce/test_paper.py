@@ -24,7 +24,13 @@ from phpq.reproduce.paper import (
 def test_phpq_is_the_same_in_all_tables(dataset: str) -> None:
     tables = PAPER[dataset]
     tau = {"cub200": "tau-0.5", "dogs120": "tau-0.25"}[dataset]
-    places = {"variants": "phpq", "kappa": "kappa-5", "alpha": "alpha-16", "tau": tau}
+    places = {
+        "headline": "phpq",
+        "variants": "phpq",
+        "kappa": "kappa-5",
+        "alpha": "alpha-16",
+        "tau": tau,
+    }
     for bits in BITS:
         expected = tables["table1"].meant("phpq", bits)
         assert {tables[name].meant(row, bits) for name, row in places.items()} == {expected}
@@ -75,7 +81,7 @@ def config_of(row: Row) -> RunConfig:
 @pytest.mark.parametrize("target", [*TABLES, *FIGURES])
 def test_rows_are_named_once_and_their_settings_exist(target: str) -> None:
     rows = rows_of(target, RunConfig())
-    assert len({row.name for row in rows}) == len(rows) > 1
+    assert len({row.name for row in rows}) == len(rows) > (0 if target == "headline" else 1)
     for row in rows:
         assert row.method in RECIPES
         config_of(row)

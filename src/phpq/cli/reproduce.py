@@ -15,8 +15,8 @@ if TYPE_CHECKING:
 
 # Help texts too long for the signature.
 TARGETS = (
-    "table1, variants, kappa, alpha, tau, future, pn-curves, efficiency, top10, all of these, or "
-    "unseen."
+    "headline, table1, variants, kappa, alpha, tau, future, pn-curves, efficiency, top10, all of "
+    "these, or unseen."
 )
 DATASETS = "cub200, dogs120, plumage, a folder of class folders, or a table."
 METHODS = "Only these methods, as phpq,pqn,itq. (default: all)"

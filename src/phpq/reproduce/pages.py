@@ -15,6 +15,7 @@ from typing import Any
 from phpq.data import Dataset
 from phpq.files import read_json, write_bytes, write_json, write_text
 from phpq.report import blocks
+from phpq.report.pictures import plot_curves
 from phpq.reproduce import figures
 from phpq.reproduce.grid import GridPlan
 from phpq.reproduce.paper import RECONSTRUCTED, TITLES, UNSEEN
@@ -48,8 +49,7 @@ def write_pages(
             if isinstance(block, blocks.Figure):
                 write_bytes(store.folder / block.file, block.image)
         page = store.folder / f"{target}-{name}.md"
-        report = blocks.Report(f"{name}: {section.title[0].lower()}{section.title[1:]}", (section,))
-        write_text(page, blocks.render_markdown(report))
+        write_text(page, _markdown(name, section))
         pages.append(page)
         if content is not None:
             data[target] = content
@@ -76,20 +76,44 @@ def _make(
     dataset: Dataset | None,
     notes: Mapping[str, Any],
 ) -> figures.Made:
-    if target == "pn-curves":
-        return figures.precision_figures(plan, records)
-    if target == "efficiency":
-        return figures.efficiency_figure(plan, figures.time_searches(plan, records, store))
     if target == "top10":
         return figures.top10_figure(plan, records, store, dataset)
-    if target == UNSEEN:
-        table = unseen_table(plan, records)
-        return table, unseen_section(table)
-    table = build_table(plan, target, records)
-    section = table_section(table, {name: str(text) for name, text in notes.items()})
-    if target == "alpha":
-        section = replace(section, blocks=(*figures.alpha_figure(plan, table), *section.blocks))
-    return table, section
+    if target == "pn-curves":
+        content = figures.precision_data(plan, records)
+    elif target == "efficiency":
+        content = figures.time_searches(plan, records, store)
+    elif target == UNSEEN:
+        content = unseen_table(plan, records)
+    else:
+        content = build_table(plan, target, records)
+    return content, _section(content, notes)
+
+
+def _section(
+    content: Data, notes: Mapping[str, Any], draw: figures.Draw = plot_curves
+) -> blocks.Section:
+    """Show the content of a JSON file."""
+    if "figure" in content:
+        show = {"pn-curves": figures.precision_figures, "efficiency": figures.efficiency_figure}
+        return show[content["figure"]](content, draw=draw)
+    if content["table"] == UNSEEN:
+        return unseen_section(content)
+    section = table_section(content, {name: str(text) for name, text in notes.items()})
+    if content["table"] == "alpha":
+        shown = figures.alpha_figure(content, draw=draw)
+        section = replace(section, blocks=(*shown, *section.blocks))
+    return section
+
+
+def stored_page(content: Data, notes: Mapping[str, Any]) -> str:
+    """Return the Markdown page of a JSON file that `write_pages` wrote, and draw no picture."""
+    section = _section(content, notes, draw=lambda *_, **__: b"")
+    return _markdown(content["dataset"]["name"], section)
+
+
+def _markdown(name: str, section: blocks.Section) -> str:
+    title = f"{name}: {section.title[0].lower()}{section.title[1:]}"
+    return blocks.render_markdown(blocks.Report(title, (section,)))
 
 
 def _headlines(table: Mapping[str, Any] | None) -> tuple[blocks.Headline, ...]:
@@ -109,7 +133,7 @@ def table_section(table: Data, notes: Mapping[str, str]) -> blocks.Section:
     remarks, data = _remarks(table, notes), table["dataset"]
     shown: list[blocks.Block] = [_main(table)]
     shown += [blocks.Note(tuple(remarks), as_list=True)] if remarks else []
-    shown += [_epochs(table), *_ties(table), _seconds(table), _facts(table)]
+    shown += [*_beside(table), _epochs(table), *_ties(table), _seconds(table), _facts(table)]
     lead = (
         f"{data['name']}: {data['queries']:,} queries against {data['gallery']:,} images of "
         f"{data['classes']:,} classes. {table['unit']}."
@@ -165,6 +189,21 @@ def _main(table: Data) -> blocks.Table:
     shown = {name: show for name, show in columns.items() if name not in left_out}
     strong = names.index("phpq") if "phpq" in names else None
     return replace(_by_bits(table, title, shown, caption), strong_row=strong)
+
+
+def _beside(table: Data) -> list[blocks.Table]:
+    if table["table"] != "headline":
+        return []
+    caption = (
+        "Beside MAP: the share of queries whose first hit is right, ties in random order, and both "
+        "figures of exhaustive float search over the same embeddings. Means of the seeds."
+    )
+    columns: dict[str, Show] = {
+        "P@1": lambda row, bits: row["cells"][bits]["precision_at_1"],
+        "float MAP": lambda row, bits: row["cells"][bits]["map_float"],
+        "float P@1": lambda row, bits: row["cells"][bits]["precision_at_1_float"],
+    }
+    return [_by_bits(table, "beside MAP", columns, caption)]
 
 
 def _epochs(table: Data) -> blocks.Table:

@@ -40,6 +40,8 @@ def build_table(plan: GridPlan, target: str, records: Records) -> dict[str, Any]
         "epochs": sorted({record["epochs"] for record in used if record["kind"] == "training"}),
         "rows": rows,
     }
+    if target == "headline":
+        _add_beside(table["rows"], records)
     if target in ("variants", "future"):
         _add_deltas(table["rows"], plan.bits)
     if target == "table1":
@@ -74,7 +76,7 @@ def _row(
     for bits in plan.bits:
         keys = [plan.places[target, row.name, bits, seed] for seed in plan.seeds]
         found = [records[key] for key in keys if key in records]
-        cell = _cell(found, "map_learned" if learned else "map")
+        cell = summarise(found, "map_learned" if learned else "map")
         if theirs is not None:
             cell["paper"] = theirs.meant(row.name, bits)
             if theirs.offset:
@@ -95,7 +97,7 @@ def _row(
     }
 
 
-def _cell(records: Sequence[dict[str, Any]], value: str) -> dict[str, Any]:
+def summarise(records: Sequence[dict[str, Any]], value: str) -> dict[str, Any]:
     """Return mean and deviation over the seeds that are there; `value` is "map" or another MAP."""
     found = [record for record in records if value in record]
     values = [record[value] for record in found]
@@ -125,6 +127,15 @@ def _mean(values: Sequence[float]) -> float | None:
 
 def _deviation(values: Sequence[float]) -> float | None:
     return round(statistics.stdev(values), 2) if len(values) > 1 else None
+
+
+def _add_beside(rows: list[dict[str, Any]], records: Records) -> None:
+    """Add what stands beside MAP: P@1 of the codes, and both of float search."""
+    for cell in [cell for row in rows for cell in row["cells"].values()]:
+        found = [records[key] for key in cell["keys"]]
+        cell["precision_at_1"] = _mean([record["precision_at"]["1"] for record in found])
+        for name in ("map_float", "precision_at_1_float"):
+            cell[name] = _mean([record[name] for record in found if name in record])
 
 
 def _add_deltas(rows: list[dict[str, Any]], bits: Sequence[int]) -> None:
