@@ -29,8 +29,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import render
 from learned_codes import WORDS, load_learned_codes
-from scale_guide import DATA, GUIDE, PAGE, TABLES, rewrite
+from provenance import provenance
+from scale_guide import DATA, TABLES
 from scale_model import RANDOM, CostModel
 
 from phpq.codes import CodeArray, Codebooks, FloatArray
@@ -250,6 +252,7 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
     ]
     galleries = [apart("--gallery-case", rows, options.m) for rows in options.gallery_rows]
     return {
+        "made": provenance(options),
         "machine": f"{platform.machine()}, {os.cpu_count()} cores",
         "note": options.note,
         "top_k": TOP_K,
@@ -280,8 +283,7 @@ def main() -> None:
     print("\n\n".join(f"{name}\n{table(data, model)}" for name, table in TABLES.items()))
     if options.write or options.guide:
         DATA.write_text(json.dumps(data, indent=1) + "\n", "utf-8")
-        for page in (PAGE, GUIDE):
-            page.write_text(rewrite(page.read_text("utf-8"), data), "utf-8")
+        render.write()
 
 
 if __name__ == "__main__":

@@ -1,13 +1,12 @@
 """The tables of docs/results/scale.md and docs/guides/scale.md: scale.json in, Markdown out.
 
-A page holds each table between `<!-- scale:NAME -->` and `<!-- /scale -->`; `rewrite` renews
-them, and a test fails where a page says something else than scale.json and the formulas.
+They are tables of `render.py`, by the names of `TABLES`: a test fails where a page says something
+else than scale.json and the formulas.
 """
 
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -377,14 +376,3 @@ TABLES: dict[str, Callable[[Data, CostModel], str]] = {
     "shards": shards_table,
     "billion": billion_table,
 }
-
-
-def rewrite(text: str, data: Data) -> str:
-    """Renew the tables of a page that has marks for them."""
-    model = CostModel.fit(data["cases"], data["m"])  # all that was measured
-
-    def renewed(match: re.Match[str]) -> str:
-        return f"{match[1]}\n{TABLES[match[2]](data, model)}\n{match[4]}"
-
-    pattern = r"(<!-- scale:(\w+) -->)\n(.*?)(<!-- /scale -->)"
-    return re.sub(pattern, renewed, text, flags=re.S)

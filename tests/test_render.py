@@ -1,0 +1,122 @@
+"""Every number of README and docs/results follows from JSON, and the check of it can fail."""
+
+from __future__ import annotations
+
+import re
+import shutil
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+from made_up_grids import cub_plan, made_up_records
+from phpq.reproduce.tables import build_table
+
+ROOT = Path(__file__).parents[1]
+RESULTS = "docs/results"
+
+
+@pytest.fixture
+def render(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
+    import render
+
+    return render
+
+
+@pytest.fixture
+def copy(tmp_path: Path) -> Path:
+    """Return a copy of the pages and their data, to be spoiled."""
+    shutil.copy(ROOT / "README.md", tmp_path)
+    shutil.copytree(ROOT / RESULTS, tmp_path / RESULTS, ignore=shutil.ignore_patterns("*.png"))
+    (tmp_path / "docs/guides").mkdir()
+    shutil.copy(ROOT / "docs/guides/scale.md", tmp_path / "docs/guides")
+    return tmp_path
+
+
+def test_every_number_follows_from_its_data(render: ModuleType) -> None:
+    assert render.problems() == [], "Run: make numbers"
+
+
+def change(path: Path, old: str, new: str) -> None:
+    text = path.read_text("utf-8")
+    assert old in text, old
+    path.write_text(text.replace(old, new, 1), "utf-8")
+
+
+# In each round every file is changed once: what it says, what is written instead, what is found.
+SPOILED: list[dict[str, tuple[str, str, str]]] = [
+    {
+        "README.md": ("**80.90**", "**81.90**", "README.md:.*table readme.headline: '.*81.90"),
+        "docs/guides/scale.md": ("| 1 million | never", "| 2 million | never", "table scale."),
+        f"{RESULTS}/laptop.md": ("| torch | 11.6 |", "| torch | 1.6 |", "table laptop.search"),
+        f"{RESULTS}/search.md": ("| **467** |", "| **567** |", "table search.10M"),
+        f"{RESULTS}/kappa-cub200.md": ("cells: ", "cells: 9", "kappa-cub200.md:"),
+        f"{RESULTS}/other-sets.md": ("by 0.5 to", "by 1.5 to", "other-sets.md:.*by 0.5 to"),
+        f"{RESULTS}/tau-cub200.json": ('"mean": ', '"mean": 1', "tau-.* is not of its cells"),
+    },
+    {
+        "README.md": ("10,095 images/s", "11,095 images/s", "README.md:.*10,095"),
+        f"{RESULTS}/laptop.md": ("<!-- table: laptop.search -->\n", "", "'| runtime .* no data"),
+        f"{RESULTS}/search.json": ('"ours_ms": 0.0', '"ours_ms": 0.9', "search.md:.*table search"),
+        f"{RESULTS}/other-sets.json": ('"commit"', '"version"', "neither commit nor source"),
+        f"{RESULTS}/pn-curves-cub200.json": ('"5": ', '"5": 1', "pn-curves.* of no record"),
+    },
+    {
+        "README.md": ("shows no gain", "shows a gain", "README.md: .* stands here 0 times"),
+        f"{RESULTS}/laptop.md": ("table: laptop.search", "table: x", "There is no table 'x'"),
+        f"{RESULTS}/carried.json": ('"source": "page', '"source": "", "x": "', "has no source"),
+    },
+    {"README.md": ("in milliseconds", "in 3 milliseconds", "the number 3 is of no claim")},
+    {"README.md": ("Apache 2.0", "MIT", "no longer says 'Apache 2.0'")},
+]
+
+
+@pytest.mark.parametrize("changes", SPOILED, ids=lambda changes: changes["README.md"][2])
+def test_what_is_changed_by_hand_is_found(
+    render: ModuleType, copy: Path, changes: dict[str, tuple[str, str, str]]
+) -> None:
+    for file, (old, new, _) in changes.items():
+        change(copy / file, old, new)
+    found = render.problems(copy)
+    for *_, said in changes.values():
+        assert any(re.search(said, line) for line in found), (said, found)
+
+
+def test_writing_puts_it_right(render: ModuleType, copy: Path) -> None:
+    spoiled = {"README.md": "**80.90**", f"{RESULTS}/kappa-cub200.md": "epochs: 30"}
+    for file, text in spoiled.items():
+        change(copy / file, text, "99")
+    change(copy / "README.md", "5.07 times", "9.99 times")
+    assert render.write(copy) == list(spoiled)
+    for file in spoiled:
+        assert (copy / file).read_text("utf-8") == (ROOT / file).read_text("utf-8")
+
+
+def test_every_renderer_and_every_carried_table_is_shown(render: ModuleType) -> None:
+    text = "".join(page.read_text("utf-8") for page in render.pages(ROOT))
+    shown = re.findall(r"<!-- table: (\S+) -->", text)
+    carried = render.loader(ROOT)("carried")["tables"]
+    assert set(shown) == {*render.TABLES, *carried}
+    assert not set(carried) & set(render.TABLES)
+
+
+def test_the_readme_takes_the_headline_where_it_was_run(render: ModuleType) -> None:
+    plan = cub_plan("headline", bits=(16, 32, 48, 64))
+    records = made_up_records(plan, {"phpq": 70.0})
+    for record in records.values():
+        record |= {"map_float": 60.0, "precision_at_1_float": 65.0}
+    stored = render.loader(ROOT)
+
+    def load(name: str) -> Any:
+        return build_table(plan, "headline", records) if name == "headline-cub200" else stored(name)
+
+    lines = render.TABLES["readme.headline"](load).splitlines()
+    assert lines[3:] == [
+        "| **phpq, MAP** |" + " **71.00** ± 1.00 |" * 4,
+        "| P@1 |" + " 71.00 |" * 4,
+        "| float search over the same embeddings, MAP |" + " 60.00 |" * 4,
+        "| float search, P@1 |" + " 65.00 |" * 4,
+        "| the paper's article, MAP | 76.03 | 76.24 | 76.25 | 76.21 |",
+    ]
