@@ -10,39 +10,41 @@ import shlex
 import subprocess
 import sys
 from datetime import UTC, datetime
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 
-def provenance(options: argparse.Namespace) -> dict[str, Any]:
-    """Return command, settings, commit, date and machine of this process, as plain data.
+def provenance(options: argparse.Namespace, *, gpu: bool = False) -> dict[str, Any]:
+    """Return command, settings, commit, date and machine, as plain data without folders.
 
-    A commit given as `--commit` counts, for a copy of the code that git does not know.
+    With `gpu` torch is asked for the GPU, else only where it is loaded already. A commit may be
+    given as `--commit` or PHPQ_COMMIT, for a copy of the code that git does not know.
     """
-    settings = {name: _plain(value) for name, value in vars(options).items()}
+    given = getattr(options, "commit", None) or os.environ.get("PHPQ_COMMIT")
+    words = [Path(sys.argv[0]).name, *sys.argv[1:]]
     return {
-        "command": shlex.join(["python", f"benchmarks/{Path(sys.argv[0]).name}", *sys.argv[1:]]),
-        "settings": settings,
-        "commit": getattr(options, "commit", None) or commit(),
+        "command": shlex.join(["python", *map(without_folders, words)]),
+        "settings": {name: _plain(value) for name, value in vars(options).items()},
+        "commit": given or commit(),
         "date": datetime.now(UTC).date().isoformat(),
-        "machine": machine(),
+        "machine": machine(gpu=gpu),
     }
 
 
-def machine() -> dict[str, Any]:
-    """Return processor, cores and Python; the GPU too, where this process uses one."""
+def machine(*, gpu: bool) -> dict[str, Any]:
+    """Return processor, cores, Python and, as `provenance` says, torch and its GPU."""
     try:
         found = re.search(r"model name\s*:\s*(.*\S)", Path("/proc/cpuinfo").read_text("utf-8"))
     except OSError:
         found = None
-    torch = sys.modules.get("torch")
-    on_gpu = torch is not None and torch.cuda.is_available()
+    torch: Any = import_module("torch") if gpu else sys.modules.get("torch")
     return {
-        "gpu": torch.cuda.get_device_name() if torch is not None and on_gpu else None,
+        "gpu": torch.cuda.get_device_name() if torch and torch.cuda.is_available() else None,
         "cpu": found[1] if found else platform.machine(),
         "cpu_cores": os.cpu_count(),
         "python": platform.python_version(),
-        "torch": None if torch is None else str(torch.__version__),
+        "torch": str(torch.__version__) if torch else None,
     }
 
 
@@ -56,9 +58,14 @@ def commit() -> str:
     return asked.stdout.strip()
 
 
+def without_folders(word: str) -> str:
+    """Keep the name of a file: the folder it lies in says nothing elsewhere."""
+    return re.sub(r"(?<![^:=])(?:/[^/\s:=]+)+/([^/\s:=]+)", r"\1", word)
+
+
 def _plain(value: object) -> object:
-    if isinstance(value, Path):
-        return value.name  # the folder it lies in says nothing elsewhere
     if isinstance(value, list | tuple):
         return [_plain(one) for one in value]
-    return value if isinstance(value, str | int | float | bool | None) else str(value)
+    if value is None or isinstance(value, bool | int | float):
+        return value
+    return without_folders(str(value))

@@ -328,3 +328,55 @@ def grid_images(load: Load) -> str:
 def _rate(value: float | list[float]) -> float:
     """Return a rate, or the mean of several runs."""
     return float(statistics.mean(value) if isinstance(value, list) else value)
+
+
+_RUNTIMES = {"torch": "torch", "onnx": "ONNX (the default on a CPU)", "int8": "int8"}
+
+
+def laptop_search(content: Any) -> str:
+    """Return seconds of a search from nothing."""
+    rows = [
+        (_RUNTIMES[row["runtime"]], f"{row['first_s']:.1f}", f"{row['again_s']:.1f}")
+        for row in content["start"]
+    ]
+    return markdown(("runtime", "first, s", "again, s"), rows, right=True)
+
+
+def laptop_serve(content: Any) -> str:
+    """Return what a server takes, and gives."""
+    rows = [
+        (
+            _RUNTIMES[row["runtime"]],
+            f"{row['ready_s']:.1f}",
+            f"{row['pss_mb']:.0f}",
+            f"{row['uploads_per_s']:.1f}",
+        )
+        for row in content["serve"]
+    ]
+    return markdown(("runtime", "ready, s", "PSS, MB", "uploads per second"), rows, right=True)
+
+
+def gallery_indexing(content: Any) -> str:
+    """Return indexing beside bare decoding and bare inference."""
+    heads = ("backbone", "images", "decoding, images/s", "inference", "indexing", "ratio")
+    rows = [
+        (
+            row["backbone"],
+            str(row["images"]),
+            f"{row['decode_per_s']:.0f}",
+            f"{row['inference_per_s']:.1f}",
+            f"{row['indexing_per_s']:.1f}",
+            f"**{row['ratio']:.2f}**" if row["within_target"] else f"{row['ratio']:.2f}",
+        )
+        for row in content["results"]
+    ]
+    return markdown(heads, rows)
+
+
+def sharded_encoding(content: Any) -> str:
+    """Return bulk encoding in one process and by actors of Ray."""
+    rows = [
+        (row["way"], f"{row['seconds']:.1f}", f"{row['overall_per_s']:.1f}")
+        for row in content["results"]
+    ]
+    return markdown(("way", "seconds", "images/s"), rows)

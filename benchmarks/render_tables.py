@@ -25,6 +25,14 @@ def markdown(heads: Sequence[str], rows: Iterable[Sequence[str]], *, right: bool
     return "\n".join("| " + " | ".join(cells) + " |" for cells in lines)
 
 
+def measured(load: Load, name: str) -> Any:
+    """Return the content of a JSON file that may not be there yet; None then."""
+    try:
+        return load(name)
+    except FileNotFoundError:
+        return None
+
+
 def carried_table(entry: Mapping[str, Any]) -> str:
     """Return a table of carried.json."""
     return markdown(entry["columns"], entry["rows"], right=entry.get("right", False))
@@ -42,9 +50,8 @@ def means(load: Load, value: str) -> list[float]:
 
 def readme_headline(load: Load) -> str:
     """Return MAP by code length, ours beside the paper's: of `phpq reproduce headline` if run."""
-    try:
-        table = load(HEADLINE)
-    except FileNotFoundError:
+    table = measured(load, HEADLINE)
+    if table is None:
         return _headline(load("cub200")["map"], _of_runs(load), load("cub200")["paper"])
     (ours,) = (row for row in table["rows"] if row["name"] == "phpq")
     cells = [ours["cells"][bits] for bits in BITS]

@@ -34,6 +34,7 @@ import faiss
 import numpy as np
 from additive_codes import Asked, Kind, load_additive_codes
 from learned_codes import WORDS, load_learned_codes
+from provenance import provenance
 from rich.console import Console
 from rich.table import Table
 from search_rivals import FLAT_ROWS, fast_scan, flat_floats, inverted_lists, numpy_scan
@@ -367,7 +368,8 @@ def main() -> None:
                     f"threads={row.threads}: {row.ours_ms:.3f} ms, {row.ratio:.0f} x"
                 )
     if options.json:
-        print(json.dumps({"results": [asdict(row) for row in result]}, indent=1))
+        rows = [asdict(row) for row in result]
+        print(json.dumps({"made": provenance(options), "results": rows}, indent=1))
     else:
         print_table(result, Console(width=200))
 

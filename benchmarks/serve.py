@@ -33,6 +33,7 @@ from typing import Any
 import httpx
 import numpy as np
 from PIL import Image
+from provenance import provenance
 
 LABELS = 200
 GENERATION_ROWS = 300
@@ -366,7 +367,7 @@ def main() -> None:
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
-        result = run(Path(folder), options)
+        result = {"made": provenance(options)} | run(Path(folder), options)
     print(json.dumps(result, indent=2) if options.json else table(result))
     if not all(result["checks"].values()):
         sys.exit(1)

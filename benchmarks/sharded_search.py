@@ -39,6 +39,7 @@ import lance
 import numpy as np
 import pyarrow as pa
 from learned_codes import load_learned_codes
+from provenance import provenance
 
 from phpq.cluster.connection import connected
 from phpq.codes import CodeArray, Codebooks
@@ -479,7 +480,7 @@ def main() -> None:
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
-        result = run(Path(folder), options)
+        result = {"made": provenance(options)} | run(Path(folder), options)
     print(json.dumps(result, indent=2) if options.json else table(result))
     if not all(result["checks"].values()):
         sys.exit(1)

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 import re
 import shutil
+from argparse import Namespace
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -102,6 +105,45 @@ def test_every_renderer_and_every_carried_table_is_shown(render: ModuleType) -> 
     assert not set(carried) & set(render.TABLES)
 
 
+def test_a_benchmark_that_was_run_takes_the_place_of_what_is_carried(
+    render: ModuleType, copy: Path
+) -> None:
+    rates = {"decode_per_s": 690.0, "inference_per_s": 20.0, "indexing_per_s": 16.0}
+    results = [
+        {"backbone": "resnet18", "images": 400, "ratio": 1.25, "within_target": True, **rates}
+    ]
+    content = json.dumps({"made": {"commit": "abc"}, "results": results})
+    (copy / RESULTS / "gallery.json").write_text(content, "utf-8")
+    assert any("take gallery.indexing out of carried.json" in one for one in render.problems(copy))
+    carried = copy / RESULTS / "carried.json"
+    known = json.loads(carried.read_text("utf-8"))
+    del known["tables"]["gallery.indexing"]
+    carried.write_text(json.dumps(known), "utf-8")
+    assert render.write(copy) == [f"{RESULTS}/gallery.md"]
+    assert "| resnet18 | 400 | 690 | 20.0 | 16.0 | **1.25** |" in (
+        copy / RESULTS / "gallery.md"
+    ).read_text("utf-8")
+    assert render.problems(copy) == []
+
+
+def test_tables_of_benchmarks_that_wait_for_a_quiet_machine(render: ModuleType) -> None:
+    found = {
+        "start": [{"runtime": "onnx", "first_s": 1.84, "again_s": 0.66}],
+        "serve": [{"runtime": "torch", "ready_s": 4.2, "pss_mb": 931.6, "uploads_per_s": 20.24}],
+        "results": [{"way": "local", "seconds": 66.94, "overall_per_s": 17.9}],
+    }
+    last = {
+        name: show(found).splitlines()[-1]
+        for name, (_, show) in render.LATER.items()
+        if name != "gallery.indexing"
+    }
+    assert last == {
+        "laptop.search": "| ONNX (the default on a CPU) | 1.8 | 0.7 |",
+        "laptop.serve": "| torch | 4.2 | 932 | 20.2 |",
+        "sharded.encoding": "| local | 66.9 | 17.9 |",
+    }
+
+
 def test_the_readme_takes_the_headline_where_it_was_run(render: ModuleType) -> None:
     plan = cub_plan("headline", bits=(16, 32, 48, 64))
     records = made_up_records(plan, {"phpq": 70.0})
@@ -120,3 +162,23 @@ def test_the_readme_takes_the_headline_where_it_was_run(render: ModuleType) -> N
         "| float search, P@1 |" + " 65.00 |" * 4,
         "| the paper's article, MAP | 76.03 | 76.24 | 76.25 | 76.21 |",
     ]
+
+
+def test_the_benchmark_names_the_weights_that_it_was_given(
+    render: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import cub200
+
+    monkeypatch.setattr(cub200, "provenance", lambda *_, **__: {"commit": "abc"})
+    weights, out = tmp_path / "mine.safetensors", tmp_path / "cub200.json"
+    weights.write_bytes(b"weights")
+    out.write_text('{"speed": {"rows": {}}}', "utf-8")
+    options = Namespace(weights=str(weights), out=out, bits=[16, 24], seeds=[0], holdout=0, set=[])
+    options.processes = 1
+    cub200.write_quality(options, [{"bits": 16, "seed": 0, "map": 80.0}], 1.0)
+    content = json.loads(out.read_text("utf-8"))
+    digest = hashlib.sha256(b"weights").hexdigest()
+    assert content["config"]["model"]["weights"] == f"mine.safetensors:{digest[:12]}"
+    assert content["paper"] == {"16": 76.03, "24": None}
+    assert content["speed"] == {"rows": {}}
+    assert content["made"] == {"commit": "abc"}
