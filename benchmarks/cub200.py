@@ -190,7 +190,7 @@ def write_quality(options: argparse.Namespace, rows: list[dict[str, Any]], secon
         "unit": "per cent; tie-aware, whole gallery, last epoch",
         "paper": {str(bits): paper(bits) for bits in options.bits},
         "protocol": (
-            f"queries: {options.holdout} training images a class"
+            f"queries: {options.holdout} training images per class"
             if options.holdout
             else "queries: the 5,794 test images; gallery: the 5,994 training images"
         ),

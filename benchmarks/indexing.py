@@ -40,7 +40,7 @@ _KEPT = 256  # decoded squares that inference is fed with, over and over
 
 @dataclass(frozen=True)
 class Speed:
-    """Images a second of one backbone."""
+    """Images per second of one backbone."""
 
     backbone: str
     images: int
@@ -81,7 +81,7 @@ def draw_photos(folder: Path, count: int, size: tuple[int, int]) -> list[Path]:
 
 
 def build_model(backbone: str, device: str) -> TorchModel:
-    """Return an untrained model with the default settings: speed does not hang on weights."""
+    """Return an untrained model with the default settings: speed does not depend on weights."""
     config = RunConfig()
     config = replace(config, model=replace(config.model, backbone=backbone, weights="none"))
     torch.manual_seed(0)

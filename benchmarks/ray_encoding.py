@@ -39,7 +39,7 @@ class Speed:
         way: "local", or "ray, N actors".
         images: How many were indexed.
         seconds: From the call to the last commit; the best of all repeats.
-        steady: Images a second after the first quarter; the best of all repeats.
+        steady: Images per second after the first quarter; the best of all repeats.
         equal: Whether all columns and rows are those of the first local gallery.
     """
 
@@ -51,7 +51,7 @@ class Speed:
 
     @property
     def overall(self) -> float:
-        """Images a second of the whole call."""
+        """Images per second of the whole call."""
         return self.images / self.seconds
 
     def to_dict(self) -> dict[str, Any]:
@@ -73,7 +73,7 @@ def content(folder: Path) -> Any:
 
 
 def index_once(folder: Path, source: Path, options: argparse.Namespace, actors: int) -> list[float]:
-    """Index into a new gallery; returns the seconds, and images a second after a quarter.
+    """Index into a new gallery; returns the seconds, and images per second after a quarter.
 
     Args:
         folder: The gallery to make.

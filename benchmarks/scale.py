@@ -5,11 +5,11 @@
     python benchmarks/scale.py --write        # and writes docs/results/scale.* and the guide
     python benchmarks/scale.py --guide        # only renews their tables from scale.json
 
-Codes are learned-like with 10, 100 and 1,000 rows a class (see `learned_codes.py`), or uniform at
+Codes are learned-like with 10, 100 and 1,000 rows per class (see `learned_codes.py`), or uniform at
 random, which never repeat. Each case runs in a process of its own, so that its peak of memory is
-its own. Search: top-100, one query a call, one thread, the processor's time. What the model (see
+its own. Search: top-100, one query per call, one thread, the processor's time. What the model (see
 `scale_model.py`) says of 100M rows is predicted from 1M and 10M alone. Galleries on disk hold an
-id, a path, a label, a hash and a code an image.
+id, a path, a label, a hash and a code per image.
 """
 
 from __future__ import annotations
@@ -217,7 +217,7 @@ def parse() -> argparse.Namespace:
     )
     parser.add_argument("--rows", type=int, nargs="+", default=[10**6, 10**7, 10**8])
     parser.add_argument("--rows-per-class", type=int, nargs="+", default=[RANDOM, 10, 100, 1000])
-    parser.add_argument("--m", type=int, default=8, help="bytes a code")
+    parser.add_argument("--m", type=int, default=8, help="bytes per code")
     parser.add_argument("--queries", type=int, default=256)
     parser.add_argument("--gallery-rows", type=int, nargs="+", default=[200_000, 1_000_000])
     parser.add_argument("--quick", action="store_true", help="small sizes, for a look")

@@ -1,4 +1,4 @@
-"""Exact search beside faiss, in one run: ms a query, memory a row, and whether answers agree.
+"""Exact search beside faiss, in one run: ms per query, memory per row, and whether answers agree.
 
     python benchmarks/search.py                      # 1M and 10M rows; about half an hour
     python benchmarks/search.py --quick              # 200,000 rows; about a minute
@@ -163,7 +163,7 @@ def seconds(call: Callable[[], Any], clock: Callable[[], float] = time.process_t
 
 
 def median_ms(search: Callable[[FloatArray], Any], queries: FloatArray) -> float:
-    """Return the median time of one query a call; the first call is not counted."""
+    """Return the median time of one query per call; the first call is not counted."""
     search(queries[:1])
     times = [seconds(lambda i=i: search(queries[i : i + 1])) for i in range(len(queries))]  # type: ignore[misc]
     return statistics.median(times) * 1e3
@@ -285,7 +285,7 @@ def measure(case: Case, options: argparse.Namespace) -> list[Row]:
 
 def print_table(rows: list[Row], console: Console) -> None:
     """Show the rows; FastScan searches other codes, flat floats are scaled from fewer rows."""
-    table = Table(title=f"ms a query, top-{TOP_K}")
+    table = Table(title=f"ms per query, top-{TOP_K}")
     heads = ["codes", "classes", "rows", "M", "threads", "distinct", "build s", "B/row", "ours"]
     heads += ["(mean)", "IndexPQ", "ratio", "IVFPQ", "FastScan*", "flat float*", "numpy", "same"]
     for head in heads:

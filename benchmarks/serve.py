@@ -3,11 +3,11 @@
     python benchmarks/serve.py                    # 1,000,000 rows, clients: 1, 8 and 64
     python benchmarks/serve.py --rows 20000 --seconds 2 --json
 
-Measured are requests a second, p50, p95 and p99 of searches by id and by upload, errors, and the
+Measured are requests per second, p50, p95 and p99 of searches by id and by upload, errors, and the
 memory of the server. Then more clients than it takes: it must answer 429 or 503 and `/health` all
 the while. Then a writer moves every image from one generation to the next: no answer may hold two
 generations. Exit code 1 if one of these does not hold. Codes are made up, the network is not
-trained: neither speed nor load hangs on what was learned.
+trained: neither speed nor load depends on what was learned.
 """
 
 from __future__ import annotations

@@ -63,7 +63,7 @@ _SECONDS = re.compile(rb'"seconds":[^,}]*')
 
 @dataclass(frozen=True)
 class Speed:
-    """Queries a second of one arrangement."""
+    """Queries per second of one arrangement."""
 
     codes: str
     served_by: str
@@ -207,7 +207,7 @@ def descends(pid: int) -> bool:
 def through_handles(
     folder: Path, codebooks: Codebooks, codes: CodeArray, sharding: Sharding, seconds: float
 ) -> float:
-    """Return queries a second that threads of this process get from the shards, merged."""
+    """Return queries per second that threads of this process get from the shards, merged."""
     rows = np.random.default_rng(2).integers(0, len(codes), 256)
     tables = codebooks.lookup_tables(codebooks.decode(codes[rows]))
     counts = [0] * 16

@@ -96,7 +96,7 @@ def test_a_gallery_that_grows_straight_is_predicted(model: ModuleType) -> None:
         assert fitted.search_ms(10**9, path) == pytest.approx(ms(10**9, path))
         assert fitted.build_s(10**8, path) == pytest.approx(100)
     assert fitted.distinct(10**9, 100) == pytest.approx(10**8)
-    # Between codes of classes and codes that never repeat; more rows a class stay as they are.
+    # Between codes of classes and codes that never repeat; more rows per class stay as they are.
     between = fitted.search_ms(10**8, 10)
     assert fitted.search_ms(10**8, 100) < between < fitted.search_ms(10**8, 0)
     assert fitted.search_ms(10**8, 5000) == pytest.approx(fitted.search_ms(10**8, 100))

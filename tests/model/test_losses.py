@@ -135,7 +135,7 @@ def test_equal_reconstructions_have_finite_gradients(row: Tensor, margin: float)
 
 def test_the_root_never_reaches_zero() -> None:
     # Whether the slope of a clamp at its border is 0 or 1 differs between versions of torch, so
-    # finite gradients must not hang on it.
+    # finite gradients must not depend on it.
     points = torch.ones(4, 3)
     loss = contrastive_loss(
         points, torch.zeros(4, dtype=torch.long), positive_margin=0.0, negative_margin=0.0
