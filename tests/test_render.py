@@ -64,6 +64,7 @@ SPOILED: list[dict[str, tuple[str, str, str]]] = [
         f"{RESULTS}/laptop.md": ("<!-- table: laptop.search -->\n", "", "'| runtime .* no data"),
         f"{RESULTS}/search.json": ('"ours_ms": 0.0', '"ours_ms": 0.9', "search.md:.*table search"),
         f"{RESULTS}/other-sets.json": ('"commit"', '"version"', "neither commit nor source"),
+        f"{RESULTS}/scale.json": ('"value": 5.2', '"value": 5.3', "cites serve_by_id_ms 5.3"),
         f"{RESULTS}/pn-curves-cub200.json": ('"5": ', '"5": 1', "pn-curves.* of no record"),
     },
     {
@@ -109,7 +110,7 @@ def test_a_benchmark_that_was_run_takes_the_place_of_what_is_carried(
     render: ModuleType, copy: Path
 ) -> None:
     rates = {"decode_per_s": 690.0, "inference_per_s": 20.0, "indexing_per_s": 16.0}
-    results = [
+    results: list[dict[str, Any]] = [
         {"backbone": "resnet18", "images": 400, "ratio": 1.25, "within_target": True, **rates}
     ]
     content = json.dumps({"made": {"commit": "abc"}, "results": results})
@@ -123,7 +124,7 @@ def test_a_benchmark_that_was_run_takes_the_place_of_what_is_carried(
     assert "| resnet18 | 400 | 690 | 20.0 | 16.0 | **1.25** |" in (
         copy / RESULTS / "gallery.md"
     ).read_text("utf-8")
-    assert render.problems(copy) == []
+    assert render.problems(copy) == ["scale.json: cites index_per_core 9.5, which is 8."]
 
 
 def test_tables_of_benchmarks_that_wait_for_a_quiet_machine(render: ModuleType) -> None:
