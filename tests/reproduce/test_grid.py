@@ -56,8 +56,9 @@ def test_a_cell_has_the_same_key_in_every_table(whole: GridPlan) -> None:
 
 def test_every_place_has_a_cell_of_its_length_and_seed(whole: GridPlan) -> None:
     cells = {cell.key: cell for cell in whole.cells}
-    for (target, _, bits, seed), key in whole.places.items():
-        assert (cells[key].bits, cells[key].seed) == (bits, seed), target
+    for (target, row, bits, seed), key in whole.places.items():
+        trained = 32 if row == "phpq-float" else bits  # floats have no length
+        assert (cells[key].bits, cells[key].seed) == (trained, seed), target
     assert {seed for target, _, _, seed in whole.places if target == "efficiency"} == {1}
     assert {bits for target, _, bits, _ in whole.places if target == "top10"} == {32}
 
@@ -102,6 +103,31 @@ def test_keys_read_well() -> None:
     assert names["without-cl"].startswith("phpq-gamma0-16bits-seed7-")
 
 
+def test_keys_name_the_recipe_and_what_a_row_changes() -> None:
+    plan = tiny_plan("table1", "phpq", "pqn", seeds=(7,))
+    starts = {
+        "phpq": "phpq-16bits-",
+        "phpq@paper": "phpq-paper-16bits-",
+        "phpq-without-z": "phpq-embedding_weight0-16bits-",
+        "phpq-float": "phpq-embedding_weight0-codebook_epoch1000000-16bits-",
+        "pqn": "pqn-16bits-",
+        "pqn-classified": "pqn-classification1-16bits-",
+    }
+    for row, start in starts.items():
+        assert plan.places["table1", row, 16, 7].startswith(f"{start}seed7-")
+
+
+def test_the_paper_as_printed_keeps_what_the_data_set_needs_and_what_is_asked_for() -> None:
+    plan = tiny_plan("table1", "phpq", subject=tiny_subject("quantizer.alpha=8"))
+    cells = {cell.key: cell.config for cell in plan.cells}
+    ours, theirs = (cells[plan.places["table1", row, 16, 0]] for row in ("phpq", "phpq@paper"))
+    assert theirs.quantizer.alpha == ours.quantizer.alpha == 8  # asked for
+    assert theirs.data == ours.data  # of the drawn birds
+    assert theirs.training.learning_rate == ours.training.learning_rate
+    assert (theirs.loss.embedding_weight, theirs.quantizer.init) == (0, "xavier")
+    assert (theirs.model.embedding_norm, theirs.loss.label_smoothing) == ("none", 0)
+
+
 def test_what_is_asked_for_counts_more_than_a_recipe_and_less_than_a_row() -> None:
     subject = tiny_subject("training.sampler=shuffle", "quantizer.kappa=7")
     plan = make_plan(subject, "all", bits=(16,), seeds=(0,))
@@ -126,12 +152,12 @@ def test_a_cell_survives_the_way_to_a_worker(whole: GridPlan) -> None:
 
 def test_cells_of_a_method_do_not_start_together() -> None:
     """The first one fills the compiler's cache for those that come later."""
-    plan = tiny_plan("table1", "dpsh", "phpq", "csq", "lsh", bits=(16, 32))
+    plan = tiny_plan("table1", "dpsh", "srlh", "csq", "lsh", bits=(16, 32))
     names = [cell.key.rpartition("-seed")[0] for cell in plan.cells]
     assert names == [
         *("features-finetuned", "features-imagenet"),
-        *("phpq-32bits", "csq-32bits", "dpsh-32bits"),
-        *("phpq-16bits", "csq-16bits", "dpsh-16bits"),
+        *("srlh-32bits", "csq-32bits", "dpsh-32bits"),
+        *("srlh-16bits", "csq-16bits", "dpsh-16bits"),
         *names[-4:],
     ]
     assert all(name.startswith("lsh-") for name in names[-4:])

@@ -345,10 +345,11 @@ def _measure(
         measured["map_learned"] = other["map"]
         measured["map_learned_range"] = other["map_range"]
         measured["precision_at_learned"] = other["precision_at"]
+    if books.unit:  # float vectors say more than their codes; signs do not
+        exact = evaluate_float(queries, gallery, sub_vectors=books.num_codebooks)
+        measured["map_float"] = exact.map_percent
+        measured["p1_float"] = 100 * exact.precision_at[1]
     if cell.keep:
-        if books.unit:  # float vectors say more than their codes; signs do not
-            exact = evaluate_float(queries, gallery, sub_vectors=books.num_codebooks)
-            measured["map_float"] = exact.map_percent
         most = min(KEPT_QUERIES, len(queries))
         some = np.unique(np.linspace(0, len(queries) - 1, most).round().astype(int))
         kept = KeptCodes(

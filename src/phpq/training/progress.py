@@ -88,7 +88,8 @@ class TerminalReporter(Reporter):
         """Show losses, speed and the health of the codebooks; keep evaluated epochs on screen."""
         terms = ", ".join(f"{name} {row[name]:.3f}" for name in loss_terms(row))
         self._latest = (
-            f"loss {row['loss']:.3f}{terms and f' ({terms})'}  {row['images_per_second']:,.0f} img/s  "
+            f"loss {row['loss']:.3f}{terms and f' ({terms})'}  "
+            f"{row['images_per_second']:,.0f} img/s  "
             f"{row['distinct_codes']} codes  {row['dead_codewords']} dead  "
             f"{row['entropy_bits']:.1f} bits"
         )
