@@ -315,7 +315,7 @@ def describe_run(folder: Path) -> dict[str, Any]:
     evaluation, path = None, folder / FOLDER / METRICS
     if path.is_file():
         metrics = read_json(path, remedy=f"Run phpq evaluate {folder} again.")
-        kept = ("dataset", "map", "map_float", "map_pq")
+        kept = ("dataset", "map", "map_float", "map_soft", "map_pq")
         evaluation = {"folder": str(path.parent)} | {name: metrics.get(name) for name in kept}
     return {
         "run": str(folder),
