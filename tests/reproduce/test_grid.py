@@ -20,7 +20,7 @@ from phpq.reproduce.grid import (
     recorded_config,
     same_settings,
 )
-from phpq.reproduce.paper import rows_of
+from phpq.reproduce.paper import EXTRA_ROWS, rows_of
 
 
 @pytest.fixture(scope="module")
@@ -68,11 +68,11 @@ def test_one_training_of_features_serves_all_shallow_methods() -> None:
     features = {cell.key: cell for cell in plan.cells if cell.kind == "features"}
     shallow = [cell for cell in plan.cells if cell.kind == "shallow"]
     assert len(features) == 3  # fine-tuned for two seeds, ImageNet for all
-    assert len(shallow) == 3 * 2 * 2 * 2
+    assert len(shallow) == 3 * 3 * 2 * 2
     for cell in shallow:
-        source = features[cell.features]
-        assert source.config.method.features == cell.config.method.features
-        if cell.config.method.features == "finetuned":
+        source, kind = features[cell.features], cell.config.method.features
+        assert (source.config.method.features == "imagenet") is (kind == "imagenet")
+        if kind != "imagenet":
             assert source.seed == cell.seed
 
 
@@ -91,7 +91,7 @@ def test_one_fine_tuned_backbone_serves_all_that_start_from_it() -> None:
 def test_features_come_first_then_the_longest() -> None:
     plan = tiny_plan("table1", "lsh", "dpsh", "srlh")
     kinds = [cell.kind for cell in plan.cells]
-    assert kinds == ["features", "features", "training", "training", "shallow", "shallow"]
+    assert kinds == ["features"] * 2 + ["training"] * 2 + ["shallow"] * 3
     assert [c.config.method.name for c in plan.cells if c.kind == "training"] == ["srlh", "dpsh"]
 
 
@@ -104,7 +104,7 @@ def test_keys_read_well() -> None:
 
 
 def test_keys_name_the_recipe_and_what_a_row_changes() -> None:
-    plan = tiny_plan("table1", "phpq", "pqn", seeds=(7,))
+    plan = tiny_plan("table1", "phpq", "pqn", *EXTRA_ROWS, seeds=(7,))
     starts = {
         "phpq": "phpq-16bits-",
         "phpq@paper": "phpq-paper-16bits-",
@@ -118,7 +118,8 @@ def test_keys_name_the_recipe_and_what_a_row_changes() -> None:
 
 
 def test_the_paper_as_printed_keeps_what_the_data_set_needs_and_what_is_asked_for() -> None:
-    plan = tiny_plan("table1", "phpq", subject=tiny_subject("quantizer.alpha=8"))
+    subject = tiny_subject("quantizer.alpha=8")
+    plan = tiny_plan("table1", "phpq", "phpq@paper", subject=subject)
     cells = {cell.key: cell.config for cell in plan.cells}
     ours, theirs = (cells[plan.places["table1", row, 16, 0]] for row in ("phpq", "phpq@paper"))
     assert theirs.quantizer.alpha == ours.quantizer.alpha == 8  # asked for
@@ -152,13 +153,13 @@ def test_a_cell_survives_the_way_to_a_worker(whole: GridPlan) -> None:
 
 def test_cells_of_a_method_do_not_start_together() -> None:
     """The first one fills the compiler's cache for those that come later."""
-    plan = tiny_plan("table1", "dpsh", "srlh", "csq", "lsh", bits=(16, 32))
+    plan = tiny_plan("table1", "dpsh", "phpq", "csq", "lsh", bits=(16, 32))
     names = [cell.key.rpartition("-seed")[0] for cell in plan.cells]
     assert names == [
         *("features-finetuned", "features-imagenet"),
-        *("srlh-32bits", "csq-32bits", "dpsh-32bits"),
-        *("srlh-16bits", "csq-16bits", "dpsh-16bits"),
-        *names[-4:],
+        *("phpq-32bits", "csq-32bits", "dpsh-32bits"),
+        *("phpq-16bits", "csq-16bits", "dpsh-16bits"),
+        *names[-6:],
     ]
     assert all(name.startswith("lsh-") for name in names[-4:])
 

@@ -114,14 +114,6 @@ def test_the_table_of_methods() -> None:
     assert table.rows == (
         ("DPSH", 34.97, "41.00 ± 1.00", "+6.03"),
         ("CFH (our reconstruction)", 72.08, "51.00 ± 1.00 †", "-21.08"),
-        ("PHPQ, paper as printed", 76.03, "\N{EN DASH}", "\N{EN DASH}"),
-        ("PHPQ without the classification of z", None, "\N{EN DASH}", "\N{EN DASH}"),
-        (
-            "PHPQ's network trained without codebooks, float search",
-            None,
-            "\N{EN DASH}",
-            "\N{EN DASH}",
-        ),
         ("PHPQ", 76.03, "79.00 ± 1.00 ★", "+2.97"),
     )
     assert table.strong_row == 2
@@ -216,7 +208,7 @@ def test_means_over_fewer_seeds_are_named() -> None:
     assert "Of seeds 0, 2 only, at 16, 32 bits: DPSH." in text
     assert "Of seed 1 only, at 32 bits: CSQ." in text
     assert "empty" not in text
-    gone.append(plan.places["table1", "pqn", 32, 1])
+    gone.append(plan.places["table1", "csq", 32, 1])
     text = notes_of(table_section(build_table(plan, "table1", without(records, gone)), {}))
     assert "5 cells are not run yet: 1 place is empty." in text
 

@@ -7,6 +7,7 @@ from phpq.errors import PhpqError
 from phpq.reproduce.paper import (
     BITS,
     CLAIMS,
+    EXTRA_ROWS,
     FIGURES,
     PAPER,
     TABLES,
@@ -110,13 +111,17 @@ def test_kappa_does_not_exceed_the_codebook() -> None:
 
 def test_only_some_methods() -> None:
     assert [row.name for row in rows_of("table1", RunConfig(), ["phpq", "itq"])] == [
-        *("itq", "itq-imagenet"),
-        *("phpq@paper", "phpq-without-z", "phpq-float", "phpq"),
+        *("itq", "itq-finetuned", "itq-imagenet"),
+        "phpq",
     ]
-    assert [row.name for row in rows_of("table1", RunConfig(), ["pqn"])] == [
+    assert [row.name for row in rows_of("table1", RunConfig(), ["phpq@paper", "pqn"])] == [
         "pqn",
-        "pqn-classified",
+        "phpq@paper",
     ]
+    everything = [row.name for row in rows_of("table1", RunConfig())]
+    assert everything[-4:] == ["phpq@paper", "phpq-without-z", "phpq-float", "phpq"]
+    assert everything[everything.index("pqn") + 1] == "pqn-classified"
+    assert check_methods(EXTRA_ROWS) == EXTRA_ROWS
     assert [row.name for row in rows_of(UNSEEN, RunConfig(), ["phpq", "pqn"])] == ["pqn", "phpq"]
     assert [row.name for row in rows_of("efficiency", RunConfig(), ["phpq", "itq"])] == [
         "itq",

@@ -16,6 +16,7 @@ Kind = Literal["shallow", "deep", "fine-grained", "later"]
 # Half the batch is twice the steps for the same images.
 _FINE_TUNED = ("method.classifier_share=0.5", "training.batch_size=64")
 _BY_CLASSES = (*_FINE_TUNED, "training.sampler=classes", "training.images_per_class=4")
+_SHALLOW = ("method.features=discriminant",)
 _CFH = ("method.classifier_share=0.33",)
 _DSH = ("method.options.similar_share=0.1",)
 _PQN = ("method.rate_share=0.25", "method.options.scale=80")
@@ -73,11 +74,11 @@ class Recipe:
 
 
 _TABLE = (
-    Recipe("lsh", "LSH", "shallow"),
-    Recipe("sh", "SH", "shallow"),
-    Recipe("pq", "PQ", "shallow", needs=("faiss",)),
-    Recipe("itq", "ITQ", "shallow"),
-    Recipe("opq", "OPQ", "shallow", needs=("faiss",)),
+    Recipe("lsh", "LSH", "shallow", _SHALLOW),
+    Recipe("sh", "SH", "shallow", _SHALLOW),
+    Recipe("pq", "PQ", "shallow", _SHALLOW, needs=("faiss",)),
+    Recipe("itq", "ITQ", "shallow", _SHALLOW),
+    Recipe("opq", "OPQ", "shallow", _SHALLOW, needs=("faiss",)),
     Recipe("dpsh", "DPSH", "deep", _BY_CLASSES),
     Recipe("dth", "DTH", "deep", _BY_CLASSES),
     Recipe("dsh", "DSH", "deep", (*_BY_CLASSES, *_DSH)),

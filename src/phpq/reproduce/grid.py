@@ -264,7 +264,8 @@ class _Planner:
         self.subject = subject
         self.defaults = _flat(to_dict(RunConfig()))
         self.plain_config = cache(self._plain_config)
-        # One training serves all shallow methods and lengths; ImageNet features serve all seeds.
+        # One training serves all shallow methods and lengths, and what they make of its features;
+        # ImageNet features serve all seeds.
         shallow = override(subject.base, ["method.name=lsh", "method.features=finetuned"])
         once = ["method.features=imagenet", "training.epochs=1"]
         self.features = {"finetuned": shallow, "imagenet": override(shallow, once)}
@@ -292,9 +293,10 @@ class _Planner:
             name += ("" if row.recipe == "ours" else f"-{row.recipe}") + changes
             own, start = self._cell("training", name, config, keep=keep), self._backbone(config)
         else:
-            features = replace(self.features[kind], data=config.data)
-            shared = _with_seed(features, seed if kind == "finetuned" else 0)
-            start = self._cell("features", f"features-{kind}", shared)
+            source = "imagenet" if kind == "imagenet" else "finetuned"
+            features = replace(self.features[source], data=config.data)
+            shared = _with_seed(features, 0 if kind == "imagenet" else seed)
+            start = self._cell("features", f"features-{source}", shared)
             name = name if kind == "finetuned" else f"{name}-{kind}"
             own = self._cell("shallow", name, config, keep=keep)
         return (own,) if start is None else (start, replace(own, features=start.key))

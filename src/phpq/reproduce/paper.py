@@ -37,6 +37,8 @@ UNSEEN_METHODS = ("phpq", "pqn", "pq", "opq", "itq", "csq", "orthohash", "hashne
 
 # How PHPQ is learned, as the pages call it: by name in `READINGS`.
 RECIPE_TITLES = {"ours": "our recipe", "paper": "paper as printed"}
+# Rows of Table 1 that are no method of their own; asked for by name, or all with everything.
+EXTRA_ROWS = ("phpq@paper", "phpq-without-z", "phpq-float", "pqn-classified")
 NEVER = 1_000_000  # an epoch that no training reaches
 
 RECONSTRUCTED = "\N{DAGGER}"  # beside every number of a method that is our reconstruction
@@ -145,7 +147,7 @@ def rows_of(
     if target == "top10":
         return tuple(row for row in _method_rows(base, ()) if row.name in ("phpq", "pqn"))
     if target == UNSEEN:
-        rows = _method_rows(base, methods or UNSEEN_METHODS)
+        rows = _method_rows(base, methods or UNSEEN_METHODS, shallow=("finetuned", "imagenet"))
         return tuple(replace(row, settings=(*row.settings, *UNSEEN_SETTINGS)) for row in rows)
     if target in TABLES:
         variants = _phpq_rows(base)[target]
@@ -161,10 +163,11 @@ def expand_targets(target: str) -> tuple[str, ...]:
 
 
 def check_methods(methods: Sequence[str]) -> tuple[str, ...]:
-    """Refuse names that are no method, and repeated ones are taken once."""
+    """Refuse names that are no method and no row of Table 1; repeated ones are taken once."""
+    known = (*RECIPES, *EXTRA_ROWS)
     for method in methods:
-        if method not in RECIPES:
-            raise ConfigError(f"Unknown method {method!r}. {nearest_hint(method, RECIPES)}")
+        if method not in known:
+            raise ConfigError(f"Unknown method {method!r}. {nearest_hint(method, known)}")
     return tuple(dict.fromkeys(methods))
 
 
@@ -201,22 +204,34 @@ def _table1_rows(base: RunConfig, methods: Sequence[str]) -> tuple[Row, ...]:
     }
     after = {"pqn": (Row("pqn-classified", "PQN with classification", classified, "pqn", "deep"),)}
     rows: list[Row] = []
-    for row in _method_rows(base, methods):
+    for row in _method_rows(base, ()):
         rows += (*before.get(row.name, ()), row, *after.get(row.name, ()))
-    return tuple(rows)
+    asked = set(methods) or {*RECIPES, *EXTRA_ROWS}
+    return tuple(r for r in rows if (r.name if r.name in EXTRA_ROWS else r.method) in asked)
 
 
-def _method_rows(base: RunConfig, methods: Sequence[str]) -> tuple[Row, ...]:
+def _method_rows(
+    base: RunConfig,
+    methods: Sequence[str],
+    shallow: Sequence[str] = ("discriminant", "finetuned", "imagenet"),
+) -> tuple[Row, ...]:
+    """Return a row for each method; shallow ones once for each kind of features, the first plain.
+
+    Discriminant features are their recipe's.
+    """
     # The backbone as it starts: a network that was not pretrained knows no ImageNet.
     start = "untrained" if base.model.weights == "none" else "ImageNet"
+    titles = {"finetuned": "pooled features", "imagenet": f"{start} features"}
     rows = []
     for name in [name for name in RECIPES if not methods or name in methods]:
         recipe = RECIPES[name]
-        rows.append(Row(name, recipe.title, (), name, recipe.kind))
-        if recipe.kind == "shallow":
-            settings = ("method.features=imagenet",)
-            title = f"{recipe.title}, {start} features"
-            rows.append(Row(f"{name}-imagenet", title, settings, name, recipe.kind))
+        kinds = shallow if recipe.kind == "shallow" else (None,)
+        for number, kind in enumerate(kinds):
+            settings = () if kind in (None, "discriminant") else (f"method.features={kind}",)
+            row = Row(name, recipe.title, settings, name, recipe.kind)
+            if number and kind is not None:
+                row = replace(row, name=f"{name}-{kind}", title=f"{recipe.title}, {titles[kind]}")
+            rows.append(row)
     return tuple(rows)
 
 

@@ -96,11 +96,17 @@ def _row(
         "recipe": row.recipe,
         "searched": row.searched,
         "settings": list(row.settings),
-        "features": ("finetuned" if tuned else "imagenet") if shallow else None,
+        "features": _features(row) if shallow else None,
         "database": "learned" if learned else "encoded",
         "reconstruction": recipe.reconstruction,
         "cells": cells,
     }
+
+
+def _features(row: Row) -> str:
+    """Return which features a shallow method codes: those of its recipe, or the row's own."""
+    texts = (*RECIPES[row.method].settings, *row.settings)
+    return [t.partition("=")[2] for t in texts if t.startswith("method.features=")][-1]
 
 
 def _cell(records: Sequence[dict[str, Any]], value: str) -> dict[str, Any]:

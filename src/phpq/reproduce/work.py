@@ -179,7 +179,8 @@ def _fit(cell: Cell, place: Workplace, clock: _Clock) -> Record:
         for split in _SPLITS
         if split in arrays
     }
-    method.fit_features(features["train"], seed=cell.seed)
+    labels = torch.from_numpy(arrays["train_labels"])
+    method.fit_features(features["train"], seed=cell.seed, labels=labels)
     with torch.no_grad():
         arrays |= {name: method.encode_features(rows).numpy() for name, rows in features.items()}
     clock.note("training")
@@ -188,7 +189,7 @@ def _fit(cell: Cell, place: Workplace, clock: _Clock) -> Record:
         plain = {name: rows.numpy() for name, rows in features.items()}
         measured["unseen"] = measure_unseen(cell.config, method, arrays, features=plain)
     clock.note("evaluation")
-    epochs = cell.config.training.epochs if cell.config.method.features == "finetuned" else 0
+    epochs = 0 if cell.config.method.features == "imagenet" else cell.config.training.epochs
     best = _best({str(epochs): measured["map"]})  # fitted once, after the last epoch
     return {"epochs": epochs, **measured, **best, "features_key": cell.features}
 
