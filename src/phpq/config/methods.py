@@ -18,6 +18,7 @@ _FINE_TUNED = ("method.classifier_share=0.5", "training.batch_size=64")
 _BY_CLASSES = (*_FINE_TUNED, "training.sampler=classes", "training.images_per_class=4")
 _SHALLOW = ("method.features=discriminant",)
 _CFH = ("method.classifier_share=0.33",)
+_DTH = ("method.options.margin_base=2",)
 _DSH = ("method.options.similar_share=0.1",)
 _PQN = ("method.rate_share=0.25", "method.options.scale=80")
 _SRLH = ("method.options.triplet=0.3", "method.options.smoothing=0")
@@ -80,7 +81,7 @@ _TABLE = (
     Recipe("itq", "ITQ", "shallow", _SHALLOW),
     Recipe("opq", "OPQ", "shallow", _SHALLOW, needs=("faiss",)),
     Recipe("dpsh", "DPSH", "deep", _BY_CLASSES),
-    Recipe("dth", "DTH", "deep", _BY_CLASSES),
+    Recipe("dth", "DTH", "deep", (*_BY_CLASSES, *_DTH)),
     Recipe("dsh", "DSH", "deep", (*_BY_CLASSES, *_DSH)),
     Recipe("hashnet", "HashNet", "deep", _BY_CLASSES),
     Recipe("adsh", "ADSH", "deep", _FINE_TUNED, learned_database=True),

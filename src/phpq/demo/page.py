@@ -133,7 +133,7 @@ def _retrieval(result: DemoResult) -> Section:
     drawn = {
         name: scores
         for name, scores in ways.items()
-        if scores.method not in ("float", "soft") or scores in (one.float_search, one.soft)
+        if scores.method not in ("float", "soft") or scores is one.float_search
     }
     gain = one.codes.map_percent - one.posthoc_pq.map_percent
     note = Note(
