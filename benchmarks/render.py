@@ -214,9 +214,10 @@ def wrong_cells(root: Path, load: Load) -> list[str]:
         for row in load(path.stem).get("rows", []):
             for bits, cell in row.get("cells", {}).items():
                 runs = [records[key] for key in cell["keys"] if key in records]
-                value = "map_learned" if row["database"] == "learned" else "map"
+                learned, floats = row["database"] == "learned", row["searched"] == "float"
+                value = "map_float" if floats else "map_learned" if learned else "map"
                 known = summarise(runs, value)
-                names = ("mean", "std", "seeds", "best_mean", "seconds", "keys")
+                names = ("mean", "std", "seeds", "p1", "best_mean", "seconds", "keys")
                 if [cell[name] for name in names] != [known[name] for name in names]:
                     found.append(f"{path.name}: {row['name']} at {bits} bits is not of its cells.")
     return found + _wrong_curves(load(f"pn-curves-{_GRID}"), records)

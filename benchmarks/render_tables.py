@@ -67,14 +67,14 @@ def readme_headline(load: Load) -> str:
 
 # A figure of the headline's JSON -> how README calls it.
 _BESIDE = {
-    "precision_at_1": "P@1",
-    "map_float": "float search over the same embeddings, MAP",
-    "precision_at_1_float": "float search, P@1",
+    "p1": "P@1",
+    "float": "float search over the same embeddings, MAP",
+    "p1_float": "float search, P@1",
 }
 
 
 def _of_runs(load: Load) -> dict[str, list[str]]:
-    known = {"precision_at_1": "P@1", "map_float": "float_map"}
+    known = {"p1": "P@1", "float": "float_map"}
     return {
         _BESIDE[name]: [f"{mean:.2f}" for mean in means(load, value)]
         for name, value in known.items()

@@ -149,7 +149,7 @@ def test_the_readme_takes_the_headline_where_it_was_run(render: ModuleType) -> N
     plan = cub_plan("headline", bits=(16, 32, 48, 64))
     records = made_up_records(plan, {"phpq": 70.0})
     for record in records.values():
-        record |= {"map_float": 60.0, "precision_at_1_float": 65.0}
+        record |= {"map_float": 60.0, "p1_float": 65.0}
     stored = render.loader(ROOT)
 
     def load(name: str) -> Any:

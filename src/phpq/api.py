@@ -202,6 +202,7 @@ def open_run(  # noqa: PLR0913  every way to say what is to be learned, by name
     *,
     config: RunConfig | None = None,
     method: str | None = None,
+    recipe: str | None = None,
     trunk: str | None = None,
     file: Path | None = None,
     settings: Sequence[str] = (),
@@ -215,7 +216,8 @@ def open_run(  # noqa: PLR0913  every way to say what is to be learned, by name
     Args are those of `train`, and:
         source: On resuming, where the data set is if it has moved.
         config: Otherwise the settings of the run that is resumed, or what
-            `recipes.resolve_config` makes of method, trunk, file and settings.
+            `recipes.resolve_config` makes of method, recipe, trunk, file and settings.
+        recipe: One of `phpq.config.READINGS`, how PHPQ is read.
         file: A TOML file of settings.
         settings: Texts such as "training.epochs=10".
         home: Where downloads are kept.
@@ -245,6 +247,7 @@ def open_run(  # noqa: PLR0913  every way to say what is to be learned, by name
         dataset = as_dataset(source, home=home)
         config = config or resolve_config(
             method=method,
+            recipe=recipe,
             trunk=trunk,
             file=file,
             weights=default_weights(dataset.source),
@@ -312,7 +315,7 @@ def describe_run(folder: Path) -> dict[str, Any]:
     evaluation, path = None, folder / FOLDER / METRICS
     if path.is_file():
         metrics = read_json(path, remedy=f"Run phpq evaluate {folder} again.")
-        kept = ("dataset", "map", "map_float", "map_pq")
+        kept = ("dataset", "map", "map_float", "map_soft", "map_pq")
         evaluation = {"folder": str(path.parent)} | {name: metrics.get(name) for name in kept}
     return {
         "run": str(folder),

@@ -190,5 +190,6 @@ def test_the_overall_loss_weighs_its_terms(gamma: float, embedding_weight: float
     )
     assert terms.classification.item() == pytest.approx(classification, rel=1e-5)
     assert terms.contrastive.item() == pytest.approx(contrastive, rel=1e-4)
+    assert terms.embedding.item() == pytest.approx(direct, rel=1e-5)
     total = classification + gamma * contrastive + embedding_weight * direct
     assert terms.total.item() == pytest.approx(total, rel=1e-4)

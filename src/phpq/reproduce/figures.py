@@ -21,7 +21,14 @@ from phpq.index import CodeIndex
 from phpq.report.blocks import Block, Figure, Note, Section, Table
 from phpq.report.pictures import HitRow, draw_hits, hit_rows, plot_curves, spread_queries
 from phpq.reproduce.grid import GridPlan
-from phpq.reproduce.paper import RECONSTRUCTED, SPEED_UP, TITLES, Row
+from phpq.reproduce.paper import (
+    RECIPE_TITLES,
+    RECONSTRUCTED,
+    SPEED_UP,
+    TITLES,
+    Row,
+    printed_name,
+)
 from phpq.reproduce.store import KeptCodes, Store
 from phpq.reproduce.tables import Records
 
@@ -41,9 +48,10 @@ def alpha_figure(table: Mapping[str, Any], *, draw: Draw = plot_curves) -> list[
     curves: dict[str, dict[float, float]] = {}
     for row in table["rows"]:
         cell = row["cells"][str(bits)]
-        alpha = float(row["name"].split("-")[1])
+        alpha = float(printed_name(row["name"]).split("-")[1])
         if cell["mean"] is not None:
-            curves.setdefault(f"ours, {row['group']}", {})[alpha] = cell["mean"]
+            recipe = "" if row["recipe"] == "ours" else f", {RECIPE_TITLES[row['recipe']]}"
+            curves.setdefault(f"ours, {row['group']}{recipe}", {})[alpha] = cell["mean"]
         if cell["paper"] is not None:
             curves.setdefault("paper, partial attention", {})[alpha] = cell["paper"]
     if not curves:

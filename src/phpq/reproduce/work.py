@@ -179,7 +179,8 @@ def _fit(cell: Cell, place: Workplace, clock: _Clock) -> Record:
         for split in _SPLITS
         if split in arrays
     }
-    method.fit_features(features["train"], seed=cell.seed)
+    labels = torch.from_numpy(arrays["train_labels"])
+    method.fit_features(features["train"], seed=cell.seed, labels=labels)
     with torch.no_grad():
         arrays |= {name: method.encode_features(rows).numpy() for name, rows in features.items()}
     clock.note("training")
@@ -188,7 +189,7 @@ def _fit(cell: Cell, place: Workplace, clock: _Clock) -> Record:
         plain = {name: rows.numpy() for name, rows in features.items()}
         measured["unseen"] = measure_unseen(cell.config, method, arrays, features=plain)
     clock.note("evaluation")
-    epochs = cell.config.training.epochs if cell.config.method.features == "finetuned" else 0
+    epochs = 0 if cell.config.method.features == "imagenet" else cell.config.training.epochs
     best = _best({str(epochs): measured["map"]})  # fitted once, after the last epoch
     return {"epochs": epochs, **measured, **best, "features_key": cell.features}
 
@@ -348,7 +349,7 @@ def _measure(
     if books.unit:  # float vectors say more than their codes; signs do not
         exact = evaluate_float(queries, gallery, sub_vectors=books.num_codebooks, cutoffs=(1,))
         measured["map_float"] = exact.map_percent
-        measured["precision_at_1_float"] = exact.to_dict()["precision_at"]["1"]
+        measured["p1_float"] = 100 * exact.precision_at[1]
     if cell.keep:
         most = min(KEPT_QUERIES, len(queries))
         some = np.unique(np.linspace(0, len(queries) - 1, most).round().astype(int))
