@@ -172,6 +172,8 @@ def evaluate_model(
     With `own_codebooks` the gallery is also searched by codebooks of its own, which takes an
     embedding more of every image.
     """
+    if own_codebooks:
+        model.embedding_dim("general")  # says what is missing before any image is embedded
     if out is not None:
         _make_folder(out)
     own = model.card.dataset in (dataset.source, dataset.name)
@@ -255,7 +257,6 @@ def _measure_own(
     model: Model, queries: EmbeddedImages, gallery: EmbeddedImages
 ) -> dict[str, RetrievalScores]:
     """Search the same images by codebooks fitted to the gallery, of as many bytes."""
-    model.embedding_dim("general")  # says what is missing, and how to add it
     asking = LabelledEmbeddings(queries.others[GENERAL], queries.images.labels)
     rows, labels = gallery.others[GENERAL], gallery.images.labels
     names = [gallery.images.class_names[label] for label in labels]
