@@ -27,7 +27,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("gallery", "methods"),
     ("cluster", "explain", "training"),
     ("api", "client"),
-    ("demo", "reproduce", "serve"),
+    ("compare", "demo", "reproduce", "serve"),
     ("cli",),
     ("__main__",),
 )

@@ -34,6 +34,7 @@ SMALL = {
 # Why a command line of the README is not run here. A new one is run, or gets a reason.
 NOT_RUN = {
     "phpq demo": "tests/demo",
+    "phpq compare": "learns: tests/compare",
     "phpq serve": "runs until it is stopped: tests/cli/test_serve.py",
     "phpq train birds/ --method": "tests/methods/test_contract.py trains every method",
     "phpq reproduce": "needs the images of a benchmark: tests/cli/test_reproduce.py",

@@ -43,6 +43,9 @@ def use(folder: Path) -> None:
     own = folder / "own.gallery"
     assert phpq("index", own, birds, "--model", folder / "run", "--own-codebooks")["added"]
     assert phpq("search", own, photo)["queries"]
+    table = phpq("compare", birds, "--model", folder / "run", "--out", folder / "compare")
+    assert {row["group"] for row in table["rows"]} == {"float", "classify", "phpq"}, table
+    assert any("phpq[compare]" in reason for reason in table["left_out"]), table
     serve(gallery, photo)
     refused = invoke("train", birds, "--out", folder / "new")
     assert refused[0] == 2, refused

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import os
 import platform
+import subprocess
 from collections.abc import Sequence
 from dataclasses import asdict, replace
 from importlib.metadata import PackageNotFoundError, version
@@ -301,6 +302,16 @@ def describe_machine(*, home: Path | None = None) -> dict[str, Any]:
         "torch_threads": threads,
         "data_home": str(data_home(home)),
     }
+
+
+def code_commit() -> str:
+    """Ask git which commit this code is; empty where there is none."""
+    words = ["git", "-C", str(Path(__file__).parent), "describe", "--always", "--dirty"]
+    try:
+        asked = subprocess.run(words, capture_output=True, text=True, timeout=10, check=True)
+    except (OSError, subprocess.SubprocessError):
+        return ""
+    return asked.stdout.strip()
 
 
 def describe_run(folder: Path) -> dict[str, Any]:

@@ -19,6 +19,7 @@ from phpq.evaluation.protocol import (
     LabelledEmbeddings,
     evaluate_codes,
     evaluate_float,
+    evaluate_scores,
     evaluate_soft,
     soft_reconstructions,
 )
@@ -168,3 +169,27 @@ def test_importing_evaluation_and_index_brings_no_heavy_module() -> None:
         [sys.executable, "-c", script], capture_output=True, text=True, check=True
     )
     assert done.stdout.strip() == "[]"
+
+
+def test_any_score_of_rows_is_measured_as_float_search_is() -> None:
+    queries, gallery = clusters(1, 9, 2.0), clusters(2, 8, 2.0)
+    wanted = evaluate_float(queries, gallery, sub_vectors=0, cutoffs=(2,))
+    found = evaluate_scores(
+        lambda part: queries.embeddings[part] @ gallery.embeddings.T,
+        queries.labels,
+        gallery_labels=gallery.labels,
+        cutoffs=(2,),
+    )
+    assert found.map == pytest.approx(wanted.map)
+    assert found.precision_at == pytest.approx(wanted.precision_at)
+    assert found.recall_at == pytest.approx(wanted.recall_at)
+
+
+def test_rows_that_are_never_returned_are_tied_behind_all_others() -> None:
+    def score(part: slice) -> FloatArray:
+        return np.array([[1.0, -np.inf, -np.inf]], np.float32)[part]
+
+    labels = np.array([0, 0, 1])
+    found = evaluate_scores(score, np.array([0]), gallery_labels=labels, cutoffs=(1,))
+    # The other right row stands second or third: (1 + (2/2 + 2/3) / 2) / 2.
+    assert found.map == pytest.approx((1 + (1 + 2 / 3) / 2) / 2)

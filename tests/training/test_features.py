@@ -21,7 +21,13 @@ from phpq.model.cut import Cut, cut_network
 from phpq.model.weights import read_tensors
 from phpq.training import Reporter, Trainer, train_run
 from phpq.training.distributed import Group
-from phpq.training.features import MappedRows, StoredViews, load_features
+from phpq.training.features import (
+    MappedRows,
+    StoredViews,
+    choose_rows,
+    images_to_pass,
+    load_features,
+)
 from tiny_runs import CLASSES, SIDE, tiny_birds, tiny_config
 
 CPU = torch.device("cpu")
@@ -231,3 +237,20 @@ def test_several_processes_are_refused() -> None:
     config = tiny_config("training.trainable=head")
     with pytest.raises(ConfigError, match="one process"):
         Trainer(tiny_birds(), config, device=CPU, reporter=Reporter(), group=Group(size=2))
+
+
+def test_rows_in_the_cache_need_not_pass_again_and_some_can_be_chosen(
+    birds: Dataset, tmp_path: Path
+) -> None:
+    config = tiny_config("training.trainable=head")
+    cut = cut_network(build_method(config, CLASSES), config)
+    assert images_to_pass(birds, config, cut, tmp_path) == len(birds.train) + len(birds.test)
+    pixels = load_features(birds, config, cut, reporter=Reporter(), cache=tmp_path)
+    assert images_to_pass(birds, config, cut, tmp_path) == 0
+    assert images_to_pass(birds, config, cut, None) == len(birds.train) + len(birds.test)
+    train, test = (np.flatnonzero(part.labels < 2) for part in (birds.train, birds.test))
+    some = choose_rows(pixels, config, cut, train=train, test=test, classes=2)
+    assert some.train.class_names == birds.class_names[:2]
+    assert some.train.ids == tuple(birds.train.ids[row] for row in train)
+    np.testing.assert_array_equal(some.train_pixels[:], pixels.train_pixels[train])
+    np.testing.assert_array_equal(some.test_pixels[:], pixels.test_pixels[test])

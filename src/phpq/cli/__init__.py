@@ -18,6 +18,7 @@ COMMANDS = (
     "demo",
     "train",
     "evaluate",
+    "compare",
     "index",
     "search",
     "serve",

@@ -2,7 +2,8 @@
 
 Queries are ranked against the whole gallery; a gallery image is relevant when it has the query's
 class. `evaluate_codes` measures learned codes, `evaluate_float` exhaustive search over the same
-embeddings without codes, `evaluate_soft` float queries against the gallery's soft reconstructions.
+embeddings without codes, `evaluate_soft` float queries against the gallery's soft reconstructions,
+`evaluate_scores` whatever scores rows.
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ from phpq.evaluation._ranking import (
     label_groups,
     rank_codes,
     rank_embeddings,
+    rank_rows,
 )
 from phpq.evaluation.metrics import RetrievalScores, code_health, measure
 
@@ -143,6 +145,23 @@ def soft_reconstructions(
         soft = np.einsum("nmk,mkd->nmd", weights, codebooks.codewords, optimize=True)
         rows[part] = soft.reshape(len(soft), -1)
     return rows
+
+
+def evaluate_scores(
+    score: Callable[[slice], FloatArray],
+    query_labels: IntArray,
+    *,
+    gallery_labels: IntArray,
+    cutoffs: Sequence[int] = CUTOFFS,
+) -> RetrievalScores:
+    """Measure any way to search that can score (q, N) float32 all rows for some of the queries.
+
+    Rows that it never returns have the score -inf: they are tied behind all others.
+    """
+    labels = check_labels("query_labels", query_labels, len(query_labels))
+    own = check_labels("gallery_labels", gallery_labels, len(gallery_labels))
+    blocks = rank_rows(score, labels, gallery_labels=own)
+    return measure(blocks, cutoffs=cutoffs, recall_points=2)
 
 
 def _measure_codes(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import subprocess
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -11,6 +10,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+from phpq.api import code_commit
 from phpq.data import Dataset
 from phpq.errors import ConfigError, DataError
 from phpq.reproduce.grid import GridPlan, Subject, make_plan, open_subject, recall_subject
@@ -101,7 +101,7 @@ def _run(options: Options, plan: GridPlan, store: Store, say: Say) -> GridResult
         device=device,
         cache=options.cache or store.folder / "pixels",
         home=options.home,
-        commit=_commit() if options.commit is None else options.commit,
+        commit=code_commit() if options.commit is None else options.commit,
         processes=max(1, processes),
     )
     try:
@@ -172,13 +172,3 @@ def _subject(options: Options) -> tuple[Subject, Dataset | None, Path]:
         return known, None, options.out
     here = subject.fingerprint == known.fingerprint
     return known, dataset if here else None, options.out
-
-
-def _commit() -> str:
-    """Ask git which commit this code is; empty where there is none."""
-    words = ["git", "-C", str(Path(__file__).parent), "describe", "--always", "--dirty"]
-    try:
-        asked = subprocess.run(words, capture_output=True, text=True, timeout=10, check=True)
-    except (OSError, subprocess.SubprocessError):
-        return ""
-    return asked.stdout.strip()

@@ -25,7 +25,7 @@ from phpq.config import RunConfig
 from phpq.data import Dataset, LabelledImages
 from phpq.data.batches import ResidentPixels, Views, crop_boxes, cut_boxes, fits_on
 from phpq.data.decode import accept_readable, decode_readable
-from phpq.data.pixel_cache import StoredPixels, find_entry
+from phpq.data.pixel_cache import CacheEntry, StoredPixels, find_entry
 from phpq.model.cut import Cut
 from phpq.training.distributed import ALONE
 from phpq.training.pixels import TrainingPixels
@@ -109,6 +109,17 @@ def load_features(
     return _as_pixels(splits, config, cut)
 
 
+def images_to_pass(dataset: Dataset, config: RunConfig, cut: Cut, cache: Path | None) -> int:
+    """Return how many images would have to pass the stem: whose rows are not in the cache."""
+    count = 0
+    for images in (dataset.train, dataset.test):
+        for start in range(0, len(images), BLOCK):
+            part = images.subset(np.arange(start, min(start + BLOCK, len(images))))
+            entry = _entry(part, start, config, cut, cache)
+            count += len(part) if entry is None or entry.load() is None else 0
+    return count
+
+
 def pass_on(before: TrainingPixels, config: RunConfig, cut: Cut) -> TrainingPixels:
     """Let training rows that passed one stem pass another, which is cut further on."""
     assert isinstance(before.views, StoredViews)
@@ -116,6 +127,27 @@ def pass_on(before: TrainingPixels, config: RunConfig, cut: Cut) -> TrainingPixe
     onward = replace(cut, trunk=cut.network.backbone.eval())
     rows = before.apply_train(onward.stem).cpu().numpy()
     splits = [(before.train, MappedRows([rows], cut.device)), (before.test, before.test_pixels)]
+    return _as_pixels(splits, config, cut)
+
+
+def choose_rows(
+    before: TrainingPixels,
+    config: RunConfig,
+    cut: Cut,
+    *,
+    train: NDArray[np.int64],
+    test: NDArray[np.int64],
+    classes: int,
+) -> TrainingPixels:
+    """Return some rows of both splits, by position, of the first `classes` of a data set."""
+    names = before.train.class_names[:classes]
+    splits = [
+        (replace(images.subset(rows), class_names=names), MappedRows([pixels[rows]], cut.device))
+        for images, pixels, rows in (
+            (before.train, before.train_pixels, train),
+            (before.test, before.test_pixels, test),
+        )
+    ]
     return _as_pixels(splits, config, cut)
 
 
@@ -145,6 +177,15 @@ def _as_pixels(
     )
 
 
+def _entry(
+    images: LabelledImages, start: int, config: RunConfig, cut: Cut, cache: Path | None
+) -> CacheEntry | None:
+    """Return where the rows of a block are kept; None without a cache."""
+    made_by = (cut.fingerprint, config.data.eval_crop, torch.__version__)
+    kind = f"-{cut.part}-{start}"
+    return find_entry(cache, images, config.data, kind=kind, made_by=made_by) if cache else None
+
+
 def _pass_stem(
     images: LabelledImages,
     start: int,
@@ -161,15 +202,13 @@ def _pass_stem(
         decoded = decode_readable(images, data, workers=config.training.workers)
         for first in range(0, len(decoded.pixels), BATCH):
             squares = torch.from_numpy(decoded.pixels[first : first + BATCH]).to(cut.device)
-            rows[first : first + BATCH] = cut.stem(views.encode(squares)).cpu().numpy()
+            rows[first : first + len(squares)] = cut.stem(views.encode(squares)).cpu().numpy()
             if advance:
                 advance(start + first + len(squares), total)
         return decoded.reasons
 
     shape = (len(images), cut.lengths[0])
-    made_by = (cut.fingerprint, data.eval_crop, torch.__version__)
-    kind = f"-{cut.part}-{start}"
-    entry = find_entry(cache, images, data, kind=kind, made_by=made_by) if cache else None
+    entry = _entry(images, start, config, cut, cache)
     if entry:
         return entry.load() or entry.build(shape, fill, np.float16)
     rows = np.empty(shape, np.float16)

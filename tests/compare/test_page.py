@@ -1,0 +1,55 @@
+"""The page of a comparison, made of plain data alone."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from made_up_comparisons import made_up_content
+from phpq.compare.page import build_page, short_name, write_comparison
+from phpq.report.blocks import Figure, render_markdown
+
+
+def test_the_page_has_every_number_and_what_was_left_out() -> None:
+    text = render_markdown(build_page(made_up_content(), pictures="figures/"))
+    assert "| float search, frozen trunk | no | 40.0 | 40.0 | 40.0 | 12.5 | 10.0 | 100.0 |" in text
+    assert "| phpq 8 bytes, model's codebooks | yes |" in text
+    assert "- Image a.jpg: it is damaged." in text
+    assert "timed with fewer" in text
+    assert "are made up" in text
+    assert "(figures/compare-bytes.png)" in text
+    assert "- commit: abc1234" in text
+    assert "- codewords, PQ 8 bytes: 64" in text
+
+
+def test_files_are_written_and_the_page_comes_from_the_data_alone(tmp_path: Path) -> None:
+    write_comparison(tmp_path, made_up_content())
+    assert {path.name for path in tmp_path.iterdir()} == {
+        *("compare.html", "compare.md", "compare.json"),
+        *("compare-bytes.png", "compare-speed.png"),
+    }
+    again = build_page(json.loads((tmp_path / "compare.json").read_text("utf-8")))
+    assert render_markdown(again) == (tmp_path / "compare.md").read_text("utf-8")
+    figures = [b for s in again.sections for b in s.blocks if isinstance(b, Figure)]
+    assert len(figures) == 2
+
+
+@pytest.mark.parametrize(
+    ("name", "short"),
+    [
+        ("float search, frozen trunk", "float"),
+        ("OPQ 8 bytes, whitened trunk", "OPQ 8 B, whitened"),
+        ("phpq 8 bytes, gallery's codebooks, with its labels", "phpq 8 B, gallery's, labels"),
+    ],
+)
+def test_pictures_have_short_names(name: str, short: str) -> None:
+    assert short_name(name) == short
+
+
+def test_the_page_of_the_documents_is_made_of_the_data_beside_it() -> None:
+    folder = Path(__file__).parents[2] / "docs" / "results"
+    data = json.loads((folder / "compare.json").read_text("utf-8"))
+    page = render_markdown(build_page(data, pictures="figures/"))
+    assert page == (folder / "compare.md").read_text("utf-8")
