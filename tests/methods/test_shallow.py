@@ -206,9 +206,7 @@ def test_discriminant_features_need_labels_and_fit_more_classes_with_more_axes()
     assert LSH(replace(setup, features="finetuned")).code_dim == CHANNELS
 
 
-@pytest.mark.parametrize(
-    ("name", "features"), [("lsh", "imagenet"), ("opq", "finetuned"), ("itq", "discriminant")]
-)
+@pytest.mark.parametrize(("name", "features"), [("lsh", "imagenet"), ("opq", "discriminant")])
 def test_a_run_fits_saves_and_loads(name: str, features: str, tmp_path: Path) -> None:
     config = tiny_config(
         f"method.name={name}",
