@@ -7,12 +7,13 @@ import os
 import platform
 import re
 import shlex
-import subprocess
 import sys
 from datetime import UTC, datetime
 from importlib import import_module
 from pathlib import Path
 from typing import Any
+
+from phpq.api import code_commit, processor
 
 
 def provenance(options: argparse.Namespace, *, gpu: bool = False) -> dict[str, Any]:
@@ -26,7 +27,7 @@ def provenance(options: argparse.Namespace, *, gpu: bool = False) -> dict[str, A
     return {
         "command": shlex.join(["python", *map(without_folders, words)]),
         "settings": {name: _plain(value) for name, value in vars(options).items()},
-        "commit": given or commit(),
+        "commit": given or code_commit(),
         "date": datetime.now(UTC).date().isoformat(),
         "machine": machine(gpu=gpu),
     }
@@ -34,28 +35,14 @@ def provenance(options: argparse.Namespace, *, gpu: bool = False) -> dict[str, A
 
 def machine(*, gpu: bool) -> dict[str, Any]:
     """Return processor, cores, Python and, as `provenance` says, torch and its GPU."""
-    try:
-        found = re.search(r"model name\s*:\s*(.*\S)", Path("/proc/cpuinfo").read_text("utf-8"))
-    except OSError:
-        found = None
     torch: Any = import_module("torch") if gpu else sys.modules.get("torch")
     return {
         "gpu": torch.cuda.get_device_name() if torch and torch.cuda.is_available() else None,
-        "cpu": found[1] if found else platform.machine(),
+        "cpu": processor(),
         "cpu_cores": os.cpu_count(),
         "python": platform.python_version(),
         "torch": str(torch.__version__) if torch else None,
     }
-
-
-def commit() -> str:
-    """Ask git which commit this code is, and whether it was changed; empty where there is none."""
-    words = ["git", "-C", str(Path(__file__).parent), "describe", "--always", "--dirty"]
-    try:
-        asked = subprocess.run(words, capture_output=True, text=True, timeout=10, check=True)
-    except (OSError, subprocess.SubprocessError):
-        return ""
-    return asked.stdout.strip()
 
 
 def without_folders(word: str) -> str:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import os
 import platform
+import re
 import subprocess
 from collections.abc import Sequence
 from dataclasses import asdict, replace
@@ -280,7 +281,7 @@ _PACKAGES = ("onnxruntime", "torch", "torchvision", "timm", "numpy", "pillow", "
 
 def describe_machine(*, home: Path | None = None) -> dict[str, Any]:
     """Return versions, devices, threads and the folder of downloads."""
-    devices = [{"name": "cpu", "model": platform.processor() or platform.machine()}]
+    devices = [{"name": "cpu", "model": processor()}]
     threads = None
     if find_spec("torch") is not None:
         import torch
@@ -302,6 +303,16 @@ def describe_machine(*, home: Path | None = None) -> dict[str, Any]:
         "torch_threads": threads,
         "data_home": str(data_home(home)),
     }
+
+
+def processor() -> str:
+    """Return what the system calls its processor."""
+    try:
+        facts = Path("/proc/cpuinfo").read_text("utf-8")
+    except OSError:
+        facts = ""
+    found = re.search(r"model name\s*:\s*(.*\S)", facts)
+    return found[1] if found else platform.processor() or platform.machine()
 
 
 def code_commit() -> str:

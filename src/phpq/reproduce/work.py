@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 import platform
-import re
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -21,6 +20,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 
 from phpq._version import __version__
+from phpq.api import processor
 from phpq.codes import CodeArray, Codebooks
 from phpq.config import DataConfig
 from phpq.data import Dataset, decode_all, learned_part, new_kinds, open_dataset
@@ -373,13 +373,9 @@ def hardware(device: str) -> dict[str, Any]:
     import torch
 
     on_gpu = device != "cpu" and torch.cuda.is_available()
-    try:
-        found = re.search(r"model name\s*:\s*(.*\S)", Path("/proc/cpuinfo").read_text("utf-8"))
-    except OSError:
-        found = None
     return {
         "gpu": torch.cuda.get_device_name() if on_gpu else None,
-        "cpu": found[1] if found else platform.processor() or platform.machine(),
+        "cpu": processor(),
         "cpu_cores": os.cpu_count(),
         "python": platform.python_version(),
         "torch": torch.__version__,
