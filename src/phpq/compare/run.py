@@ -75,7 +75,7 @@ def compare(
     say: Say = lambda _: None,
 ) -> dict[str, Any]:
     """Measure every way to search a data set, write the files, and return what was measured."""
-    options, started = options or Options(), time.perf_counter()
+    options, started, commit = options or Options(), time.perf_counter(), api.code_commit()
     dataset = api.as_dataset(source, home=options.home)
     _make_folder(out)
     seconds = 60 * options.minutes
@@ -97,7 +97,7 @@ def compare(
         )
     content = {
         "phpq_version": __version__,
-        "commit": api.code_commit(),
+        "commit": commit,
         "created": datetime.now(UTC).isoformat(timespec="seconds"),
         "dataset": dataset.name,
         "minutes": options.minutes,
