@@ -1,5 +1,5 @@
 # What a contributor runs; .ci/run calls the same targets. `make` alone lists them.
-.PHONY: help setup check test slow rare docs everything pin
+.PHONY: help setup check test slow rare docs numbers everything pin
 
 help: ## List the targets
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## /\1\t/' | expand -t 14
@@ -23,6 +23,9 @@ rare: ## What .ci/run leaves out, since another test is much like it
 
 docs: ## Links lead somewhere, examples run, commands and options exist
 	uv run pytest tests/test_docs.py
+
+numbers: ## Rewrite the numbers of README and docs/results from the JSON beside them
+	uv run python benchmarks/render.py
 
 everything: check test slow rare ## All of the above
 

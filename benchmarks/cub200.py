@@ -1,12 +1,13 @@
 """CUB-200-2011 on one GPU: retrieval quality for each code length, and training speed.
 
-    python benchmarks/cub200.py quality --data DIR --weights FILE --out quality.json
-    python benchmarks/cub200.py speed   --data DIR --weights FILE --out speed.json
+    python benchmarks/cub200.py quality --data DIR --weights FILE --cache DIR --out cub200.json
+    python benchmarks/cub200.py speed   --data DIR --weights FILE --cache DIR --out cub200.json
 
 `quality` trains every code length with every seed, several at once in processes that share the GPU,
 and reports tie-aware MAP over the whole gallery at the last epoch. `speed` times the 70-epoch run
 beside a plain PyTorch loop in the same run. With `--holdout 5`, queries are five training images a
-class: the way to compare recipes without looking at the test split.
+class: the way to compare recipes without looking at the test split. Both write into one file and
+leave what the other wrote.
 """
 
 from __future__ import annotations
@@ -17,14 +18,13 @@ import gc
 import json
 import multiprocessing
 import os
-import platform
 import statistics
 import time
 from pathlib import Path
 from queue import Empty
 from typing import Any
 
-PAPER = {"16": 76.03, "32": 76.24, "48": 76.25, "64": 76.21}
+from provenance import provenance
 
 
 def main() -> None:
@@ -180,29 +180,40 @@ def one_run(options: argparse.Namespace, bits: int, seed: int) -> dict[str, Any]
 
 def write_quality(options: argparse.Namespace, rows: list[dict[str, Any]], seconds: float) -> None:
     """Write what is known so far."""
-    from phpq.config import to_dict
+    from phpq.reproduce.grid import identify_weights, recorded_config
 
-    config = to_dict(run_config(options, options.bits[0], options.seeds[0]))
-    config["model"]["weights"] = "resnet18-imagenet.safetensors"
+    shared = run_config(options, options.bits[0], options.seeds[0])
+    config = recorded_config(shared, identify_weights(options.weights))
     del config["quantizer"]["num_codebooks"], config["training"]["seed"]
     content = {
         "map": {str(b): summary([r for r in rows if r["bits"] == b]) for b in options.bits},
         "unit": "per cent; tie-aware, whole gallery, last epoch",
-        "paper": PAPER,
-        "backbone": "ResNet-18, ImageNet-pretrained (recovered weights)",
+        "paper": {str(bits): paper(bits) for bits in options.bits},
         "protocol": (
-            f"queries: {options.holdout} training images a class"
+            f"queries: {options.holdout} training images per class"
             if options.holdout
             else "queries: the 5,794 test images; gallery: the 5,994 training images"
         ),
         "config": config,
-        "commit": options.commit,
-        "hardware": hardware(),
+        "made": provenance(options, gpu=True),
         "processes_at_once": options.processes,
         "seconds_for_all": round(seconds, 1),
         "runs": rows,
     }
-    options.out.write_text(json.dumps(content, indent=2) + "\n")
+    write(options.out, content)
+
+
+def write(path: Path, content: dict[str, Any]) -> None:
+    """Write what is new into a file, beside what the other measurement wrote."""
+    known = json.loads(path.read_text("utf-8")) if path.is_file() else {}
+    path.write_text(json.dumps(known | content, indent=1) + "\n", "utf-8")
+
+
+def paper(bits: int) -> float | None:
+    """Return the paper's MAP at a code length; None where it has none."""
+    from phpq.reproduce.paper import PAPER
+
+    return PAPER["cub200"]["headline"].meant("phpq", bits)
 
 
 def summary(rows: list[dict[str, Any]]) -> dict[str, Any]:
@@ -228,7 +239,7 @@ def print_quality(rows: list[dict[str, Any]]) -> None:
         flipped = statistics.mean(row["flip_map"] for row in mine)
         print(
             f"{bits:>4}   {result['mean']:.2f} +- {result['std']:.2f}       "
-            f"{PAPER.get(str(bits), float('nan')):.2f}   {exact:.2f}   {flipped:.2f}"
+            f"{paper(bits) or float('nan'):.2f}   {exact:.2f}   {flipped:.2f}"
         )
 
 
@@ -252,11 +263,10 @@ def measure_speed(options: argparse.Namespace) -> None:
     content = {
         "rows": rows,
         "epochs": config.training.epochs,
-        "commit": options.commit,
-        "hardware": hardware(),
+        "made": provenance(options, gpu=True),
         "workers": workers,
     }
-    options.out.write_text(json.dumps(content, indent=2) + "\n")
+    write(options.out, {"speed": content})
     plain = rows["plain loop"]["images_per_second"]
     for name, row in rows.items():
         rate = row["images_per_second"]
@@ -285,18 +295,6 @@ def time_run(
         "seconds_training": trained - loaded,
         "seconds_evaluating": evaluated - trained,
         "map": result["map"],
-    }
-
-
-def hardware() -> dict[str, Any]:
-    """Say where the numbers come from."""
-    import torch
-
-    return {
-        "gpu": torch.cuda.get_device_name() if torch.cuda.is_available() else None,
-        "cpu_cores": os.cpu_count(),
-        "python": platform.python_version(),
-        "torch": torch.__version__,
     }
 
 

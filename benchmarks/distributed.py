@@ -25,6 +25,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from provenance import provenance
 
 from phpq.evaluation.history import read_rows
 
@@ -51,6 +52,7 @@ def main() -> None:
     first = rows[options.processes[0]]
     speeds = [_speed(options, processes, found, first) for processes, found in rows.items()]
     result = {
+        "made": provenance(options),
         "machine": f"{platform.machine()}, {os.cpu_count()} cores, torch {torch.__version__}",
         "source": options.source,
         "backbone": options.backbone,

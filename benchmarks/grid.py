@@ -24,6 +24,8 @@ import time
 from pathlib import Path
 from typing import Any
 
+from provenance import provenance
+
 from phpq.reproduce.command import Options, reproduce
 
 
@@ -61,7 +63,7 @@ def write(options: argparse.Namespace, rows: list[dict[str, Any]]) -> None:
         "seed": options.seed,
         "methods": options.methods.split(","),
         "bits": options.bits,
-        "commit": options.commit,
+        "made": provenance(options, gpu=True),
         "rows": compare(rows, lengths=len(options.bits)),
     }
     options.out.write_text(json.dumps(content, indent=2) + "\n")

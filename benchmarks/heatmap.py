@@ -25,6 +25,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from PIL import Image, ImageDraw
+from provenance import provenance
 from scipy.ndimage import distance_transform_edt
 from scipy.spatial import ConvexHull
 from scipy.stats import rankdata
@@ -253,7 +254,7 @@ def main() -> None:
         measure(name, maker, model, queries) for name, maker in makers(model, birds.train).items()
     ]
     if options.json:
-        about = {"seed": options.seed, "queries": len(queries), "bits": model.bits}
+        about = {"made": provenance(options), "queries": len(queries), "bits": model.bits}
         print(json.dumps(about | {"maps": [asdict(row) for row in rows]}, indent=2))
         return
     print(f"{len(queries)} queries, {model.bits} bits, birds of seed {options.seed}")

@@ -13,7 +13,6 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import platform
 import sys
 import tempfile
 import time
@@ -26,6 +25,7 @@ from typing import Any
 import numpy as np
 import torch
 from PIL import Image
+from provenance import provenance
 
 from phpq.config import RunConfig
 from phpq.data import decode_square, plumage
@@ -40,7 +40,7 @@ _KEPT = 256  # decoded squares that inference is fed with, over and over
 
 @dataclass(frozen=True)
 class Speed:
-    """Images a second of one backbone."""
+    """Images per second of one backbone."""
 
     backbone: str
     images: int
@@ -81,7 +81,7 @@ def draw_photos(folder: Path, count: int, size: tuple[int, int]) -> list[Path]:
 
 
 def build_model(backbone: str, device: str) -> TorchModel:
-    """Return an untrained model with the default settings: speed does not hang on weights."""
+    """Return an untrained model with the default settings: speed does not depend on weights."""
     config = RunConfig()
     config = replace(config, model=replace(config.model, backbone=backbone, weights="none"))
     torch.manual_seed(0)
@@ -128,7 +128,7 @@ def main() -> None:
     """Measure every backbone and print a table, or JSON."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
     parser.add_argument("--folder", type=Path, help="JPEGs; by default drawn ones")
-    parser.add_argument("--images", type=int, default=400, help="how many to draw")
+    parser.add_argument("--images", type=int, nargs="+", default=[400], help="how many to draw")
     parser.add_argument("--size", type=int, nargs=2, default=(500, 375), help="of drawn images")
     parser.add_argument("--backbone", nargs="+", default=["resnet18", "test_resnet"])
     parser.add_argument("--batch-size", type=int, default=32)
@@ -136,27 +136,29 @@ def main() -> None:
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args()
-    with tempfile.TemporaryDirectory() as folder:
-        if options.folder is None:
-            files = draw_photos(Path(folder), options.images, tuple(options.size))
-        else:
-            files = sorted(f for f in options.folder.iterdir() if f.suffix in IMAGE_EXTENSIONS)
-        if not files:
-            sys.exit(f"There are no images in {options.folder}.")
-        results = [
-            measure(
-                build_model(backbone, options.device),
-                files,
-                batch_size=options.batch_size,
-                repeats=options.repeats,
-            )
-            for backbone in options.backbone
-        ]
+    results = []
+    for count in options.images if options.folder is None else [0]:
+        with tempfile.TemporaryDirectory() as folder:
+            if options.folder is None:
+                files = draw_photos(Path(folder), count, tuple(options.size))
+            else:
+                files = sorted(f for f in options.folder.iterdir() if f.suffix in IMAGE_EXTENSIONS)
+            if not files:
+                sys.exit(f"There are no images in {options.folder}.")
+            results += [
+                measure(
+                    build_model(backbone, options.device),
+                    files,
+                    batch_size=options.batch_size,
+                    repeats=options.repeats,
+                )
+                for backbone in options.backbone
+            ]
     if options.json:
-        about = {"device": options.device, "cores": os.cpu_count(), "machine": platform.machine()}
-        print(json.dumps(about | {"results": [row.to_dict() for row in results]}, indent=2))
+        rows = [row.to_dict() for row in results]
+        print(json.dumps({"made": provenance(options), "results": rows}, indent=2))
         return
-    print("images a second; ratio: time of indexing over the slower of the two parts")
+    print("images per second; ratio: time of indexing over the slower of the two parts")
     print(f"{'backbone':<16}{'decode':>10}{'inference':>11}{'indexing':>10}{'ratio':>8}")
     for row in results:
         numbers = f"{row.decode:>10.1f}{row.inference:>11.1f}{row.indexing:>10.1f}"

@@ -29,6 +29,7 @@ from typing import Any
 
 import numpy as np
 from PIL import Image
+from provenance import provenance
 
 from phpq.codes import Codebooks, FloatArray
 from phpq.config import DataConfig
@@ -288,16 +289,17 @@ def main() -> None:
     finally:
         shutil.rmtree(folder, ignore_errors=True)
     seconds = time.monotonic() - start
-    _report(met, seconds, as_json=options.json)
+    _report(met, seconds, options)
 
 
-def _report(met: Counter[tuple[str, str]], seconds: float, *, as_json: bool) -> None:
+def _report(met: Counter[tuple[str, str]], seconds: float, options: argparse.Namespace) -> None:
     kills = sum(met.values())
     inside = sum(count for (kind, _), count in met.items() if kind != "none")
-    if as_json:
+    if options.json:
         rows = [{"change": k, "left": left, "kills": n} for (k, left), n in sorted(met.items())]
-        content = {"kills": kills, "inside_a_change": inside, "lost": 0, "rows": rows}
-        print(json.dumps(content | {"seconds": round(seconds, 1)}, indent=2))
+        content = {"made": provenance(options), "kills": kills, "inside_a_change": inside}
+        content |= {"lost": 0, "rows": rows, "seconds": round(seconds, 1)}
+        print(json.dumps(content, indent=2))
         return
     print(f"{kills} kills, {inside} inside a change, in {seconds:.0f} s: nothing lost.")
     print(f"{'interrupted':<14}{'found':<10}{'kills':>6}")

@@ -26,6 +26,8 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+from provenance import provenance
+
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # small matrices: threads would only wait
 
 import numpy as np
@@ -215,6 +217,7 @@ def main() -> None:
     finally:
         shutil.rmtree(home, ignore_errors=True)
     content = {
+        "made": provenance(options),
         "kills": sum(met.values()),
         "inside_a_refit": met["old"] + met["new"],
         "left": dict(sorted(met.items())),

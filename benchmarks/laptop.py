@@ -30,6 +30,7 @@ import numpy as np
 from laptop_start import measure_served, measure_start
 from laptop_train import add_options, measure_train
 from numpy.typing import NDArray
+from provenance import provenance
 
 from phpq.api import as_dataset, open_origin
 from phpq.config import to_dict
@@ -189,7 +190,7 @@ def main() -> None:
     machine = {"cores": os.cpu_count(), "machine": platform.platform()}
     if options.json:
         run = to_dict(load(options.run, device="cpu").card.config) if options.run else None
-        print(json.dumps({**machine, "config": run, **found}, indent=2))
+        print(json.dumps({"made": provenance(options), "config": run, **found}, indent=2))
         return
     print(f"{machine['cores']} cores, {machine['machine']}")
     for name, rows in found.items():

@@ -78,4 +78,5 @@ def time_plain_loop(
             count += len(batch) if epoch else 0
     synchronize()
     seconds = time.perf_counter() - started
-    return {"images_per_second": count / seconds, "seconds_per_epoch": seconds / epochs}
+    rate = count / seconds
+    return {"images_per_second": rate, "epochs": epochs, "seconds_per_epoch": seconds / epochs}

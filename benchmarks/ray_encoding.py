@@ -13,8 +13,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
-import platform
 import sys
 import tempfile
 import time
@@ -25,6 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from indexing import build_model, draw_photos
+from provenance import provenance
 
 from phpq.cluster.connection import LOCAL
 from phpq.cluster.encoding import ray_engine
@@ -40,7 +39,7 @@ class Speed:
         way: "local", or "ray, N actors".
         images: How many were indexed.
         seconds: From the call to the last commit; the best of all repeats.
-        steady: Images a second after the first quarter; the best of all repeats.
+        steady: Images per second after the first quarter; the best of all repeats.
         equal: Whether all columns and rows are those of the first local gallery.
     """
 
@@ -52,7 +51,7 @@ class Speed:
 
     @property
     def overall(self) -> float:
-        """Images a second of the whole call."""
+        """Images per second of the whole call."""
         return self.images / self.seconds
 
     def to_dict(self) -> dict[str, Any]:
@@ -74,7 +73,7 @@ def content(folder: Path) -> Any:
 
 
 def index_once(folder: Path, source: Path, options: argparse.Namespace, actors: int) -> list[float]:
-    """Index into a new gallery; returns the seconds, and images a second after a quarter.
+    """Index into a new gallery; returns the seconds, and images per second after a quarter.
 
     Args:
         folder: The gallery to make.
@@ -152,9 +151,8 @@ def main() -> None:
             sys.exit(f"There are no images in {source}.")
         rows = measure(source, options, lambda text: print(text, file=sys.stderr))
     if options.json:
-        about = {"device": options.device, "cores": os.cpu_count(), "machine": platform.machine()}
-        about |= {"backbone": options.backbone, "batch_size": options.batch_size}
-        print(json.dumps(about | {"results": [row.to_dict() for row in rows]}, indent=2))
+        results = [row.to_dict() for row in rows]
+        print(json.dumps({"made": provenance(options), "results": results}, indent=2))
     else:
         print(f"{options.backbone}, {rows[0].images} images, batches of {options.batch_size}")
         print(f"{'way':<16}{'seconds':>9}{'images/s':>10}{'steady':>9}{'equal':>8}")

@@ -5,11 +5,11 @@
     python benchmarks/scale.py --write        # and writes docs/results/scale.* and the guide
     python benchmarks/scale.py --guide        # only renews their tables from scale.json
 
-Codes are learned-like with 10, 100 and 1,000 rows a class (see `learned_codes.py`), or uniform at
+Codes are learned-like with 10, 100 and 1,000 rows per class (see `learned_codes.py`), or uniform at
 random, which never repeat. Each case runs in a process of its own, so that its peak of memory is
-its own. Search: top-100, one query a call, one thread, the processor's time. What the model (see
+its own. Search: top-100, one query per call, one thread, the processor's time. What the model (see
 `scale_model.py`) says of 100M rows is predicted from 1M and 10M alone. Galleries on disk hold an
-id, a path, a label, a hash and a code an image.
+id, a path, a label, a hash and a code per image.
 """
 
 from __future__ import annotations
@@ -29,8 +29,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import render
 from learned_codes import WORDS, load_learned_codes
-from scale_guide import DATA, GUIDE, PAGE, TABLES, rewrite
+from provenance import provenance
+from scale_guide import DATA, TABLES
 from scale_model import RANDOM, CostModel
 
 from phpq.codes import CodeArray, Codebooks, FloatArray
@@ -215,7 +217,7 @@ def parse() -> argparse.Namespace:
     )
     parser.add_argument("--rows", type=int, nargs="+", default=[10**6, 10**7, 10**8])
     parser.add_argument("--rows-per-class", type=int, nargs="+", default=[RANDOM, 10, 100, 1000])
-    parser.add_argument("--m", type=int, default=8, help="bytes a code")
+    parser.add_argument("--m", type=int, default=8, help="bytes per code")
     parser.add_argument("--queries", type=int, default=256)
     parser.add_argument("--gallery-rows", type=int, nargs="+", default=[200_000, 1_000_000])
     parser.add_argument("--quick", action="store_true", help="small sizes, for a look")
@@ -250,6 +252,7 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
     ]
     galleries = [apart("--gallery-case", rows, options.m) for rows in options.gallery_rows]
     return {
+        "made": provenance(options),
         "machine": f"{platform.machine()}, {os.cpu_count()} cores",
         "note": options.note,
         "top_k": TOP_K,
@@ -280,8 +283,7 @@ def main() -> None:
     print("\n\n".join(f"{name}\n{table(data, model)}" for name, table in TABLES.items()))
     if options.write or options.guide:
         DATA.write_text(json.dumps(data, indent=1) + "\n", "utf-8")
-        for page in (PAGE, GUIDE):
-            page.write_text(rewrite(page.read_text("utf-8"), data), "utf-8")
+        render.write()
 
 
 if __name__ == "__main__":

@@ -1,13 +1,12 @@
 """The tables of docs/results/scale.md and docs/guides/scale.md: scale.json in, Markdown out.
 
-A page holds each table between `<!-- scale:NAME -->` and `<!-- /scale -->`; `rewrite` renews
-them, and a test fails where a page says something else than scale.json and the formulas.
+They are tables of `render.py`, by the names of `TABLES`: a test fails where a page says something
+else than scale.json and the formulas.
 """
 
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -20,7 +19,7 @@ PAGE = DOCS / "results" / "scale.md"
 GUIDE = DOCS / "guides" / "scale.md"
 
 SIZES = tuple(10**power for power in range(4, 11))
-USUAL = 1000  # rows a class of the examples
+USUAL = 1000  # rows per class of the examples
 BILLION = 10**9
 SHARDS = (1, 2, 4, 10, 20, 40)
 LARGEST = 10**8  # rows that were measured; what is beyond is marked
@@ -77,7 +76,7 @@ def _percent(predicted: float, measured: float) -> str:
 
 
 def _path(rows_per_class: int) -> str:
-    return "never repeat" if rows_per_class == RANDOM else f"{rows_per_class:,} rows a class"
+    return "never repeat" if rows_per_class == RANDOM else f"{rows_per_class:,} rows per class"
 
 
 def encoding_rates(data: Data) -> tuple[float, float]:
@@ -95,8 +94,8 @@ def encoding_rates(data: Data) -> tuple[float, float]:
 def measured_table(data: Data, model: CostModel) -> str:
     """Return what was measured; of more than 10M rows also what follows from less."""
     model = CostModel.fit(data["cases"], data["m"], largest=CHECKED)
-    heads = ["rows", "codes", "distinct codes", "bytes a row", "build s", "peak of the build"]
-    heads += ["mean ms a query", "median", "95%", "all threads"]
+    heads = ["rows", "codes", "distinct codes", "bytes per row", "build s", "peak of the build"]
+    heads += ["mean ms per query", "median", "95%", "all threads"]
     rows = []
     for case in data["cases"]:
         count, path = case["rows"], case["rows_per_class"]
@@ -113,7 +112,7 @@ def measured_table(data: Data, model: CostModel) -> str:
                 beside(f"{case['distinct']:,}", model.distinct(count, path), case["distinct"]),
                 beside(f"{bytes_ / count:.2f}", model.memory_bytes(count, path), bytes_),
                 beside(_short(case["build_s"]), model.build_s(count, path), case["build_s"]),
-                f"{case['build_peak_bytes_per_row']:.0f} bytes a row",
+                f"{case['build_peak_bytes_per_row']:.0f} bytes per row",
                 beside(f"{case['mean_ms']:.3g}", model.search_ms(count, path), case["mean_ms"]),
                 f"{case['median_ms']:.3g}",
                 f"{case['p95_ms']:.3g}",
@@ -132,13 +131,13 @@ def lines_table(data: Data, model: CostModel) -> str:
         rows.append(
             (
                 _path(path),
-                "1 a row" if each is None else f"{each:,.1f} a class",
+                "1 per row" if each is None else f"{each:,.1f} per class",
                 f"{start:.3f} + {1e6 * slope:.4f} n",
                 f"{later:.3f} + {1e6 * steep:.4f} n",
                 f"{1e6 * model.build[path].line(CHECKED + 1)[1]:.2f} n",
             )
         )
-    heads = ("codes", "distinct codes d(r)", "ms a query, 1 to 10 million rows")
+    heads = ("codes", "distinct codes d(r)", "ms per query, 1 to 10 million rows")
     return table((*heads, "from 10 million rows", "build, s"), rows)
 
 
@@ -154,7 +153,7 @@ def galleries_table(data: Data, model: CostModel) -> str:
         )
         for case in data["galleries"]
     ]
-    heads = ("records", "bytes a row on disk", "records/s written", "s to open")
+    heads = ("records", "bytes per row on disk", "records/s written", "s to open")
     return table((*heads, "peak of opening"), rows)
 
 
@@ -181,12 +180,12 @@ def sizes_table(data: Data, model: CostModel) -> str:
             )
         )
     gb = data["assumed"]["cpu_machine_gb"]
-    heads = ["images", "codes alone", f"in memory, {USUAL:,} rows a class", "in memory at most"]
+    heads = ["images", "codes alone", f"in memory, {USUAL:,} rows per class", "in memory at most"]
     heads += [
         "on disk",
         "to open",
         "at the peak of opening",
-        f"a query, {USUAL:,} rows a class",
+        f"a query, {USUAL:,} rows per class",
         "never repeat",
     ]
     return table((*heads, f"machines of {gb:g} GB"), rows)
@@ -236,7 +235,7 @@ def shards_table(data: Data, model: CostModel) -> str:
                 f"{usual.merged:,}",
             )
         )
-    heads = ["shards", "rows each", "rows a class each", "memory each", "at most"]
+    heads = ["shards", "rows each", "rows per class each", "memory each", "at most"]
     heads += ["a query", "queries/s", "never repeat", "queries/s", "entries merged"]
     return table(heads, rows)
 
@@ -377,14 +376,3 @@ TABLES: dict[str, Callable[[Data, CostModel], str]] = {
     "shards": shards_table,
     "billion": billion_table,
 }
-
-
-def rewrite(text: str, data: Data) -> str:
-    """Renew the tables of a page that has marks for them."""
-    model = CostModel.fit(data["cases"], data["m"])  # all that was measured
-
-    def renewed(match: re.Match[str]) -> str:
-        return f"{match[1]}\n{TABLES[match[2]](data, model)}\n{match[4]}"
-
-    pattern = r"(<!-- scale:(\w+) -->)\n(.*?)(<!-- /scale -->)"
-    return re.sub(pattern, renewed, text, flags=re.S)

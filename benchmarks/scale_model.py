@@ -1,6 +1,6 @@
 """The cost model of a large gallery: what was measured in, memory, times and costs out.
 
-N rows of C classes, r = N / C rows a class, M bytes a code:
+N rows of C classes, r = N / C rows per class, M bytes per code:
 
     distinct codes   G(N, r) = C d(r), d being one curve for all sizes (log-log between its points)
     memory           phpq.index.engine.part_layout(N, G): exact, given G
@@ -21,9 +21,9 @@ from typing import Any
 
 from phpq.index.engine import most_bytes, part_layout
 
-RANDOM = 0  # "rows a class" of codes that never repeat
+RANDOM = 0  # "rows per class" of codes that never repeat
 CHECKED = 10_000_000  # what is larger is predicted from what is not
-ROW_NUMBER = 8  # bytes a row that a gallery keeps beside its index, int64
+ROW_NUMBER = 8  # bytes per row that a gallery keeps beside its index, int64
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,15 +64,15 @@ class CostModel:
     """Fitted to measurements of `benchmarks/scale.py`."""
 
     num_codebooks: int
-    curve: tuple[tuple[float, float], ...]  # rows a class, distinct codes a class
-    search: dict[int, Growth]  # by rows a class: mean ms of a query
+    curve: tuple[tuple[float, float], ...]  # rows per class, distinct codes per class
+    search: dict[int, Growth]  # by rows per class: mean ms of a query
     build: dict[int, Growth]  # likewise: seconds
 
     @classmethod
     def fit(
         cls, cases: Sequence[dict[str, Any]], num_codebooks: int, *, largest: float = math.inf
     ) -> CostModel:
-        """Fit to the cases of at most `largest` rows; each number of rows a class needs two."""
+        """Fit to the cases of at most `largest` rows; each number of rows per class needs two."""
         known = [case for case in cases if case["rows"] <= largest and case["m"] == num_codebooks]
         curve: dict[float, float] = {}
         found: dict[str, dict[int, Growth]] = {"mean_ms": {}, "build_s": {}}
@@ -105,7 +105,7 @@ class CostModel:
     def search_ms(self, rows: float, rows_per_class: float) -> float:
         """Return the mean ms of a query on one thread, top-100.
 
-        Below the lowest measured number of rows a class it goes towards codes that never repeat;
+        Below the lowest measured number of rows per class it goes towards codes that never repeat;
         above the highest it stays.
         """
         return _between(self.search, rows, rows_per_class)

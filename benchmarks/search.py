@@ -1,4 +1,4 @@
-"""Exact search beside faiss, in one run: ms a query, memory a row, and whether answers agree.
+"""Exact search beside faiss, in one run: ms per query, memory per row, and whether answers agree.
 
     python benchmarks/search.py                      # 1M and 10M rows; about half an hour
     python benchmarks/search.py --quick              # 200,000 rows; about a minute
@@ -34,6 +34,7 @@ import faiss
 import numpy as np
 from additive_codes import Asked, Kind, load_additive_codes
 from learned_codes import WORDS, load_learned_codes
+from provenance import provenance
 from rich.console import Console
 from rich.table import Table
 from search_rivals import FLAT_ROWS, fast_scan, flat_floats, inverted_lists, numpy_scan
@@ -162,7 +163,7 @@ def seconds(call: Callable[[], Any], clock: Callable[[], float] = time.process_t
 
 
 def median_ms(search: Callable[[FloatArray], Any], queries: FloatArray) -> float:
-    """Return the median time of one query a call; the first call is not counted."""
+    """Return the median time of one query per call; the first call is not counted."""
     search(queries[:1])
     times = [seconds(lambda i=i: search(queries[i : i + 1])) for i in range(len(queries))]  # type: ignore[misc]
     return statistics.median(times) * 1e3
@@ -284,7 +285,7 @@ def measure(case: Case, options: argparse.Namespace) -> list[Row]:
 
 def print_table(rows: list[Row], console: Console) -> None:
     """Show the rows; FastScan searches other codes, flat floats are scaled from fewer rows."""
-    table = Table(title=f"ms a query, top-{TOP_K}")
+    table = Table(title=f"ms per query, top-{TOP_K}")
     heads = ["codes", "classes", "rows", "M", "threads", "distinct", "build s", "B/row", "ours"]
     heads += ["(mean)", "IndexPQ", "ratio", "IVFPQ", "FastScan*", "flat float*", "numpy", "same"]
     for head in heads:
@@ -367,7 +368,8 @@ def main() -> None:
                     f"threads={row.threads}: {row.ours_ms:.3f} ms, {row.ratio:.0f} x"
                 )
     if options.json:
-        print(json.dumps({"results": [asdict(row) for row in result]}, indent=1))
+        rows = [asdict(row) for row in result]
+        print(json.dumps({"made": provenance(options), "results": rows}, indent=1))
     else:
         print_table(result, Console(width=200))
 

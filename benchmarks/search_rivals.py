@@ -39,7 +39,7 @@ class InvertedLists:
 
 
 def fast_scan(rows: int, num_codebooks: int, *, seed: int) -> tuple[Any, FloatArray]:
-    """Make a 4-bit IndexPQFastScan of as many bytes a row, and queries for it.
+    """Make a 4-bit IndexPQFastScan of as many bytes per row, and queries for it.
 
     Its codes are other codes: M bytes hold 2 M indices of 16 codewords. They are drawn at random,
     since the time of its scan does not depend on them.

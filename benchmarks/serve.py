@@ -3,11 +3,11 @@
     python benchmarks/serve.py                    # 1,000,000 rows, clients: 1, 8 and 64
     python benchmarks/serve.py --rows 20000 --seconds 2 --json
 
-Measured are requests a second, p50, p95 and p99 of searches by id and by upload, errors, and the
+Measured are requests per second, p50, p95 and p99 of searches by id and by upload, errors, and the
 memory of the server. Then more clients than it takes: it must answer 429 or 503 and `/health` all
 the while. Then a writer moves every image from one generation to the next: no answer may hold two
 generations. Exit code 1 if one of these does not hold. Codes are made up, the network is not
-trained: neither speed nor load hangs on what was learned.
+trained: neither speed nor load depends on what was learned.
 """
 
 from __future__ import annotations
@@ -33,6 +33,7 @@ from typing import Any
 import httpx
 import numpy as np
 from PIL import Image
+from provenance import provenance
 
 LABELS = 200
 GENERATION_ROWS = 300
@@ -366,7 +367,7 @@ def main() -> None:
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
-        result = run(Path(folder), options)
+        result = {"made": provenance(options)} | run(Path(folder), options)
     print(json.dumps(result, indent=2) if options.json else table(result))
     if not all(result["checks"].values()):
         sys.exit(1)

@@ -39,6 +39,7 @@ import lance
 import numpy as np
 import pyarrow as pa
 from learned_codes import load_learned_codes
+from provenance import provenance
 
 from phpq.cluster.connection import connected
 from phpq.codes import CodeArray, Codebooks
@@ -62,7 +63,7 @@ _SECONDS = re.compile(rb'"seconds":[^,}]*')
 
 @dataclass(frozen=True)
 class Speed:
-    """Queries a second of one arrangement."""
+    """Queries per second of one arrangement."""
 
     codes: str
     served_by: str
@@ -206,7 +207,7 @@ def descends(pid: int) -> bool:
 def through_handles(
     folder: Path, codebooks: Codebooks, codes: CodeArray, sharding: Sharding, seconds: float
 ) -> float:
-    """Return queries a second that threads of this process get from the shards, merged."""
+    """Return queries per second that threads of this process get from the shards, merged."""
     rows = np.random.default_rng(2).integers(0, len(codes), 256)
     tables = codebooks.lookup_tables(codebooks.decode(codes[rows]))
     counts = [0] * 16
@@ -479,7 +480,7 @@ def main() -> None:
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
-        result = run(Path(folder), options)
+        result = {"made": provenance(options)} | run(Path(folder), options)
     print(json.dumps(result, indent=2) if options.json else table(result))
     if not all(result["checks"].values()):
         sys.exit(1)

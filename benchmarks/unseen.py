@@ -13,8 +13,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
-import platform
 import statistics
 import subprocess
 import sys
@@ -25,6 +23,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from provenance import provenance
 from rich.console import Console
 from rich.table import Table
 
@@ -196,20 +195,6 @@ def flatten(tree: Any, path: str = "") -> Iterator[tuple[str, Any]]:
         yield from flatten(value, f"{path} {key}")
 
 
-def machine() -> dict[str, Any]:
-    """Say where and with what this was measured."""
-    import torch
-
-    cuda = torch.cuda.is_available()
-    command = ["git", "rev-parse", "HEAD"]
-    commit = subprocess.run(command, capture_output=True, text=True, check=False).stdout.strip()
-    return {
-        "commit": os.environ.get("PHPQ_COMMIT") or commit,
-        "device": torch.cuda.get_device_name() if cuda else platform.processor(),
-        "torch": torch.__version__,
-    }
-
-
 def main() -> None:
     """Run what is asked for."""
     parser = argparse.ArgumentParser(description=__doc__)
@@ -229,9 +214,8 @@ def main() -> None:
     jobs = planned([pair.split("=")[0] for pair in options.weights], options.seeds)
     found = run_all(jobs, options)
     tree = fold(found)
-    facts = {"seeds": options.seeds, "settings": options.set, **machine()}
     options.out.mkdir(parents=True, exist_ok=True)
-    content = means(tree) | {"by_seed": tree, "made": facts}
+    content = means(tree) | {"by_seed": tree, "made": provenance(options, gpu=True)}
     (options.out / "unseen.json").write_text(json.dumps(content, indent=1) + "\n", "utf-8")
     table = Table("measure", "mean", "seeds", title="New kinds, per cent")
     for path, value in flatten(tree):

@@ -60,7 +60,7 @@ def test_the_first_of_equal_codewords_wins() -> None:
 
 
 def test_batch_size_never_changes_codes(rng: np.random.Generator) -> None:
-    # Half-way between two codewords the choice hangs on the last bit, which a matrix product
+    # Half-way between two codewords the choice depends on the last bit, which a matrix product
     # rounds differently for one row and for many.
     books = random_codebooks(rng, num_codebooks=2, codebook_size=16, sub_dim=40)
     pairs = rng.integers(0, 16, (2, 60, 2)).astype(np.uint8)

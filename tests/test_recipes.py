@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import logging
+import re
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from phpq.config import RECIPES, RunConfig, override
+from phpq.config import RECIPES, RunConfig, override, to_dict
+from phpq.config.methods import AS_PRINTED
 from phpq.errors import ConfigError
 from phpq.recipes import (
     absolute_weights,
@@ -205,3 +207,96 @@ def test_sizes_are_rounded_to_patches_and_the_user_is_told(
     assert fit_patches(RunConfig()) == RunConfig()
     by_name = override(RunConfig(), ["model.backbone=vit_small_patch14_dinov2"])
     assert fit_patches(by_name).data.eval_size == 280
+
+
+# The words of the paper (arXiv 2109.05206, section "Implementation Details" unless another is
+# named) and the settings that they give, by group of the expression.
+PRINTED = {
+    r"a ResNet-(\d+)": ("model.backbone",),
+    r"from the i-th stage of a ResNet-18 as X, i in \{(2,3,4)\}": ("model.levels",),
+    r"maximum training epoch is set to be (\d+) with batch size (\d+)": (
+        "training.epochs",
+        "training.batch_size",
+    ),
+    r"We adopt (\w+) as the optimizer": ("training.optimizer",),
+    r"initial learning rate is set to be ([\d.]+)\.": ("training.learning_rate",),
+    r"rho_s2=(\d), rho_s3=(\d), and rho_s4=(\d)": ("model.rho",),
+    r"embedding dimension, D=(\d+)": ("model.embedding_dim",),
+    r"size of a sub-codebook, K=(\d+)": ("quantizer.codebook_size",),
+    r"scaling factor for soft quantization, alpha=(\d+)": ("quantizer.alpha",),
+    r"tau=([\d.]+) for CUB-200-2011": ("loss.tau",),
+    r"weight parameters for L_PHPQ, gamma=(\d)": ("loss.gamma",),
+    r"model performs best under kappa=(\d)": ("quantizer.kappa",),
+}
+TEXT = """
+We adopt a ResNet-18 pre-trained on ImageNet as the backbone. The maximum training epoch is set to
+be 70 with batch size 64. We adopt Adam as the optimizer. The initial learning rate is set to be
+0.0001. (i) The focus factor of GSP, rho_s2=3, rho_s3=2, and rho_s4=1. (ii) The embedding dimension,
+D=1536. (iii) The size of a sub-codebook, K=256, while the number of codebook M varies in
+{2, 4, 6, 8}. (iv) The scaling factor for soft quantization, alpha=16. (v) The temperature parameter
+for L_SR-CEL, tau=0.50 for CUB-200-2011, and tau=0.25 for Stanford Dogs. (vi) The weight parameters
+for L_PHPQ, gamma=1. Hybrid Pooling: we first extract the feature maps from the i-th stage of a
+ResNet-18 as X, i in {2,3,4}, respectively. Component Analysis: the model performs best under
+kappa=5.
+"""
+
+
+def test_the_paper_as_printed_has_the_numbers_of_its_text() -> None:
+    config, words = resolve_config(recipe="paper"), " ".join(TEXT.split())
+    for pattern, paths in PRINTED.items():
+        found = re.search(pattern, words)
+        assert found, pattern
+        values = [
+            getattr(getattr(config, stage), name)
+            for stage, _, name in (path.partition(".") for path in paths)
+        ]
+        groups = found.groups()
+        if paths == ("model.rho",):
+            assert values[0] == tuple(map(float, groups))
+        elif paths == ("model.levels",):
+            assert values[0] == len(groups[0].split(","))
+        elif paths == ("model.backbone",):
+            assert values[0] == f"resnet{groups[0]}"
+        elif paths == ("training.optimizer",):
+            assert values[0] == groups[0].lower()
+        else:
+            assert values == [float(group) for group in groups], pattern
+
+
+def test_the_paper_as_printed_has_nothing_that_is_ours() -> None:
+    config = resolve_config(recipe="paper")
+    assert config.loss.embedding_weight == 0  # L = SR-CEL + gamma CL
+    assert config.loss.label_smoothing == 0
+    assert config.loss.positive_mean == "paper"  # 1 / |B_c|^2
+    assert config.model.embedding_norm == "none"
+    assert config.model.pooling == "paper"  # 1 / HW outside the root
+    assert config.quantizer.init == "xavier"
+    assert config.training.ema_decay == 0
+    assert config.training.head_rate_factor == 1
+    assert config.data.eval_size == config.data.crop_size
+    # Every line of it is a setting, named once, and nothing but these differs from ours.
+    paths = [text.partition("=")[0] for text in AS_PRINTED]
+    assert len(set(paths)) == len(paths)
+    ours, theirs = to_dict(RunConfig()), to_dict(config)
+    differing = {f"{s}.{n}" for s in ours for n in ours[s] if ours[s][n] != theirs[s][n]}
+    assert differing <= set(paths)
+    assert len(differing) == 12
+
+
+def test_data_set_file_and_options_count_more_than_a_reading(tmp_path: Path) -> None:
+    dogs = override(RunConfig(), ["loss.tau=0.25"])
+    assert resolve_config(base=dogs, recipe="paper").loss.tau == 0.25
+    (tmp_path / "a.toml").write_text("[quantizer]\nalpha = 8\n")
+    config = resolve_config(
+        file=tmp_path / "a.toml", recipe="paper", settings=["training.epochs=3"]
+    )
+    assert (config.quantizer.alpha, config.quantizer.init) == (8, "xavier")
+    assert config.training.epochs == 3
+    assert resolve_config(recipe="ours") == RunConfig()
+
+
+def test_a_reading_is_known_and_of_phpq() -> None:
+    with pytest.raises(ConfigError, match=r"Unknown recipe 'papre'.*Did you mean 'paper'"):
+        resolve_config(recipe="papre")
+    with pytest.raises(ConfigError, match="'paper' is one of PHPQ, not of 'dsh'"):
+        resolve_config(recipe="paper", method="dsh")

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import os
 import platform
+import re
 import subprocess
 from collections.abc import Sequence
 from dataclasses import asdict, replace
@@ -203,6 +204,7 @@ def open_run(  # noqa: PLR0913  every way to say what is to be learned, by name
     *,
     config: RunConfig | None = None,
     method: str | None = None,
+    recipe: str | None = None,
     trunk: str | None = None,
     file: Path | None = None,
     settings: Sequence[str] = (),
@@ -216,7 +218,8 @@ def open_run(  # noqa: PLR0913  every way to say what is to be learned, by name
     Args are those of `train`, and:
         source: On resuming, where the data set is if it has moved.
         config: Otherwise the settings of the run that is resumed, or what
-            `recipes.resolve_config` makes of method, trunk, file and settings.
+            `recipes.resolve_config` makes of method, recipe, trunk, file and settings.
+        recipe: One of `phpq.config.READINGS`, how PHPQ is read.
         file: A TOML file of settings.
         settings: Texts such as "training.epochs=10".
         home: Where downloads are kept.
@@ -246,6 +249,7 @@ def open_run(  # noqa: PLR0913  every way to say what is to be learned, by name
         dataset = as_dataset(source, home=home)
         config = config or resolve_config(
             method=method,
+            recipe=recipe,
             trunk=trunk,
             file=file,
             weights=default_weights(dataset.source),
@@ -277,7 +281,7 @@ _PACKAGES = ("onnxruntime", "torch", "torchvision", "timm", "numpy", "pillow", "
 
 def describe_machine(*, home: Path | None = None) -> dict[str, Any]:
     """Return versions, devices, threads and the folder of downloads."""
-    devices = [{"name": "cpu", "model": platform.processor() or platform.machine()}]
+    devices = [{"name": "cpu", "model": processor()}]
     threads = None
     if find_spec("torch") is not None:
         import torch
@@ -299,6 +303,16 @@ def describe_machine(*, home: Path | None = None) -> dict[str, Any]:
         "torch_threads": threads,
         "data_home": str(data_home(home)),
     }
+
+
+def processor() -> str:
+    """Return what the system calls its processor."""
+    try:
+        facts = Path("/proc/cpuinfo").read_text("utf-8")
+    except OSError:
+        facts = ""
+    found = re.search(r"model name\s*:\s*(.*\S)", facts)
+    return found[1] if found else platform.processor() or platform.machine()
 
 
 def code_commit() -> str:
@@ -323,7 +337,7 @@ def describe_run(folder: Path) -> dict[str, Any]:
     evaluation, path = None, folder / FOLDER / METRICS
     if path.is_file():
         metrics = read_json(path, remedy=f"Run phpq evaluate {folder} again.")
-        kept = ("dataset", "map", "map_float", "map_pq")
+        kept = ("dataset", "map", "map_float", "map_soft", "map_pq")
         evaluation = {"folder": str(path.parent)} | {name: metrics.get(name) for name in kept}
     return {
         "run": str(folder),

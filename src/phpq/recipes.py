@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from phpq.config import (
+    READINGS,
     RECIPES,
     TRUNKS,
     MethodConfig,
@@ -63,10 +64,11 @@ _FROZEN: dict[str, tuple[str, ...]] = {
 }
 
 
-def resolve_config(
+def resolve_config(  # noqa: PLR0913  by name
     *,
     base: RunConfig | None = None,
     method: str | None = None,
+    recipe: str | None = None,
     trunk: str | None = None,
     file: Path | None = None,
     weights: str | None = None,
@@ -78,6 +80,8 @@ def resolve_config(
     Args:
         base: What all methods share on a data set; the defaults if None.
         method: Its recipe, PHPQ's by default; not together with a file, which names its own.
+        recipe: One of `phpq.config.READINGS`: PHPQ as we learn it, or as its paper prints it. What
+            base or file change counts more.
         trunk: One of `phpq.config.TRUNKS`, with its weights, pixel statistics and sizes.
         file: A TOML file.
         weights: Where the backbone starts, unless the file says so.
@@ -98,11 +102,11 @@ def resolve_config(
         config = parse(data)
         if "weights" in data.get("model", {}):
             weights = None
-    brought: tuple[str, ...] = ()
+    brought = _reading(recipe, config, method)
     if trunk is not None:
         if trunk not in TRUNKS:
             raise ConfigError(f"Unknown trunk {trunk!r}. {nearest_hint(trunk, TRUNKS)}")
-        brought = TRUNKS[trunk].settings
+        brought += TRUNKS[trunk].settings
     trainable = override(config, [*brought, *texts]).training.trainable
     texts = [text for text in _FROZEN.get(trainable, ()) if not _named(text, data)] + texts
     if method:
@@ -112,6 +116,27 @@ def resolve_config(
         texts.insert(0, f"model.weights={weights}")
     config = override(config, texts)
     return config if bits is None else with_bits(config, bits)
+
+
+def _reading(recipe: str | None, config: RunConfig, method: str | None) -> tuple[str, ...]:
+    """Return the settings of a reading of PHPQ that a config has not changed itself."""
+    if recipe is None:
+        return ()
+    if recipe not in READINGS:
+        raise ConfigError(f"Unknown recipe {recipe!r}. {nearest_hint(recipe, READINGS)}")
+    name = method or config.method.name
+    if name != "phpq" and READINGS[recipe]:
+        raise ConfigError(
+            f"The recipe {recipe!r} is one of PHPQ, not of {name!r}. Leave out the recipe or the "
+            "method."
+        )
+
+    def value(source: RunConfig, text: str) -> Any:
+        stage, _, field = text.partition("=")[0].partition(".")
+        return getattr(getattr(source, stage), field)
+
+    plain = RunConfig()
+    return tuple(t for t in READINGS[recipe] if value(config, t) == value(plain, t))
 
 
 def fit_patches(config: RunConfig) -> RunConfig:

@@ -29,7 +29,7 @@ def test_without_runs_only_sizes(tmp_path: Path) -> None:
     assert content["runs"] == []
     (row,) = [row for row in content["code_bytes"] if row["bits"] == 32]
     assert row["bytes"] == 4_000_000
-    # 1.5 M + 7 bytes a row, and the cells of two books.
+    # 1.5 M + 7 bytes per row, and the cells of two books.
     assert row["memory_at_most"] == 13_000_000 + 2 * 4 * (256**2 + 1)
     assert "in memory" in outcome.out
 

@@ -35,7 +35,7 @@ def scores(method: str, value: float, bits: int) -> RetrievalScores:
         excluded=0,
         gallery=24,
         bits=bits,
-        health=None if method == "float" else health,
+        health=None if method in ("float", "soft") else health,
     )
 
 
@@ -52,6 +52,7 @@ def evaluation(bits: int, learned: float, fitted: float, ratio: float) -> Evalua
         codes=scores("codes", learned, bits),
         float_search=scores("float", 0.6, 32 * 256),
         pq=scores("pq", fitted, bits),
+        soft=scores("soft", 0.65, 32 * 256),
         timing=SearchTiming(0.001, 0.001 * ratio, 1000, 24, 7, 10, 5, 1),
         epochs=EpochScores(last, last, 1),
         skipped=(),

@@ -12,17 +12,14 @@ import pytest
 import torch
 
 import phpq
+from phpq.codes import normalise_sub_vectors
 from phpq.config import RunConfig
 from phpq.data import Dataset, open_dataset
 from phpq.demo import BITS, QUICK, DemoResult, run_demo
 from phpq.demo import run as module
 from phpq.demo.run import learning_beside
-from phpq.evaluation.protocol import (
-    LabelledEmbeddings,
-    evaluate_codes,
-    evaluate_float,
-    evaluate_posthoc_pq,
-)
+from phpq.evaluation.kinds import evaluate_pq
+from phpq.evaluation.protocol import LabelledEmbeddings, evaluate_codes, evaluate_float
 from phpq.model import Model
 from phpq.training import Reporter, train_run
 
@@ -81,7 +78,7 @@ def test_metrics_say_what_was_measured(result: DemoResult, metrics: dict[str, An
 def test_the_kept_runs_give_the_same_figures(
     result: DemoResult, metrics: dict[str, Any], bits: int
 ) -> None:
-    """One model, one set of embeddings, three ways to search them."""
+    """One model, one set of embeddings, several ways to search them."""
     model = phpq.load(result.folder / "runs" / str(bits), device="cpu")
     assert model.bits == bits
     birds = open_dataset(model.card.dataset)  # from the card alone, with the seed
@@ -91,7 +88,11 @@ def test_the_kept_runs_give_the_same_figures(
     books = bits // 8
     learned = evaluate_codes(queries, codes, gallery.labels, model.codebooks)
     exhaustive = evaluate_float(queries, gallery, sub_vectors=books)
-    fitted = evaluate_posthoc_pq(queries, gallery, num_codebooks=books)
+    units, rows = (
+        LabelledEmbeddings(normalise_sub_vectors(one.embeddings, books), one.labels)
+        for one in (queries, gallery)
+    )
+    fitted = evaluate_pq(units, rows, num_codebooks=books)
     assert metrics["map"][str(bits)] == pytest.approx(learned.map_percent)
     assert metrics["map_float_by_bits"][str(bits)] == pytest.approx(exhaustive.map_percent)
     assert metrics["map_pq_by_bits"][str(bits)] == pytest.approx(fitted.map_percent)

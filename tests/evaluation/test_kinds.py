@@ -15,13 +15,16 @@ from phpq.evaluation.kinds import (
     Names,
     Way,
     best_pq,
+    evaluate_pq,
     fitted_to,
+    held_out,
     names_of,
     own_codes,
     pq_codes,
     search,
     with_labels,
 )
+from phpq.evaluation.protocol import LabelledEmbeddings, evaluate_codes, evaluate_float
 from reference import average_precision_loop, map_at_r_loop, orders_of_ties, random_codebooks
 
 
@@ -191,3 +194,47 @@ def test_posthoc_pq_takes_the_size_that_serves_learned_classes_best() -> None:
         for part in range(2):
             distances = np.square(books.codewords[part] - row[part]).sum(axis=1)
             assert distances[code[part]] == pytest.approx(distances.min(), abs=1e-6)
+
+
+def test_one_image_in_five_of_a_class_asks() -> None:
+    labels = np.array([3, 1, 3, 3, 1, 3, 3, 3, 9, 3])
+    assert held_out(labels).tolist() == [True, True, *[False] * 5, True, False, False]
+    assert not held_out(np.arange(4)).any()  # nobody would answer
+
+
+def test_posthoc_pq_is_chosen_by_the_gallery_and_fitted_to_all_of_it() -> None:
+    images, labels = made_up(90, classes=4, dim=8)
+    gallery = LabelledEmbeddings(images[:60], labels[:60])
+    queries = LabelledEmbeddings(images[60:], labels[60:])
+    scores = evaluate_pq(queries, gallery, num_codebooks=2, cutoffs=(1,))
+    size = 2 ** (scores.bits // 2)
+    asking = held_out(gallery.labels)
+    best = best_pq(gallery.embeddings, 16, gallery.labels, KindSplit(asking & False, asking))
+    assert best.name == f"post-hoc PQ, K={size}"
+    way = pq_codes(images, 16, codebook_size=size)
+    found = search(way, labels, "", gallery=np.arange(60), queries=np.arange(60, 90))
+    assert scores.map_percent == pytest.approx(found.values["map"])
+    assert 100 * scores.precision_at[1] == pytest.approx(found.values["r1"])
+    assert evaluate_pq(queries, gallery, num_codebooks=2, largest=16).bits == 8
+    assert evaluate_pq(queries, gallery, num_codebooks=2, largest=4).bits == 4
+
+
+def test_posthoc_pq_with_a_codeword_for_each_row_is_float_search() -> None:
+    images, labels = made_up(45, classes=3, dim=8)
+    gallery = LabelledEmbeddings(images[:30], np.arange(30) % 3)
+    queries = LabelledEmbeddings(images[30:], labels[30:])
+    exact = evaluate_float(queries, gallery, sub_vectors=1)
+    way = pq_codes(gallery.embeddings, 16, codebook_size=32)
+    assert way.fit is not None
+    books = way.fit(way.embeddings, ())
+    assert np.allclose(books.decode(books.encode(way.embeddings)), way.embeddings, atol=1e-6)
+    alone = LabelledEmbeddings(gallery.embeddings, np.arange(30))  # nobody can choose
+    assert evaluate_pq(queries, alone, num_codebooks=2, largest=32).bits == 10
+    fitted = evaluate_codes(
+        LabelledEmbeddings(normalise_sub_vectors(queries.embeddings, 1), queries.labels),
+        books.encode(way.embeddings),
+        gallery.labels,
+        books,
+        query_norm="raw",
+    )
+    assert fitted.map == pytest.approx(exact.map, abs=1e-6)

@@ -1,23 +1,29 @@
-"""The three named evaluations on small data whose answers are known."""
+"""The named evaluations on small data whose answers are known."""
 
 from __future__ import annotations
 
 import json
+import math
 import subprocess
 import sys
 
 import numpy as np
 import pytest
+import torch
 
 from phpq.codes import FloatArray, normalise_sub_vectors
+from phpq.config import QuantizerConfig
 from phpq.errors import ShapeError
+from phpq.evaluation.kinds import evaluate_pq
 from phpq.evaluation.protocol import (
     LabelledEmbeddings,
     evaluate_codes,
     evaluate_float,
-    evaluate_posthoc_pq,
     evaluate_scores,
+    evaluate_soft,
+    soft_reconstructions,
 )
+from phpq.model.quantizer import ProductQuantizer
 from reference import average_precision_loop, average_precision_over_permutations, random_codebooks
 
 
@@ -88,24 +94,48 @@ def test_query_norm_matters_and_row_scale_does_not() -> None:
     assert map_of(queries, "raw") != pytest.approx(map_of(stretched, "raw"), abs=1e-3)
 
 
-def test_posthoc_pq_with_a_codeword_for_each_row_is_float_search(
-    capfd: pytest.CaptureFixture[str],
+@pytest.mark.parametrize("kappa", [1, 3, 8])
+def test_soft_reconstructions_are_those_of_plain_loops_and_of_the_learned_quantizer(
+    kappa: int,
 ) -> None:
-    queries, gallery = clusters(1, 20, 1.5), clusters(2, 30, 1.5)
-    exact = evaluate_float(queries, gallery, sub_vectors=3)
-    scores = evaluate_posthoc_pq(queries, gallery, num_codebooks=3, codebook_size=32)
-    assert scores.map == pytest.approx(exact.map, abs=1e-6)
-    assert scores.precision_at == pytest.approx(exact.precision_at, abs=1e-6)
-    assert scores.bits == 15
-    coarse = evaluate_posthoc_pq(queries, gallery, num_codebooks=3, codebook_size=2, seed=1)
-    assert 0 < coarse.map < exact.map
-    assert evaluate_posthoc_pq(queries, gallery, num_codebooks=3, codebook_size=2, seed=1) == coarse
-    assert capfd.readouterr() == ("", "")  # faiss warns about few points unless told not to
+    config = QuantizerConfig(num_codebooks=3, codebook_size=8, alpha=2.5, kappa=kappa)
+    torch.manual_seed(kappa)
+    quantizer = ProductQuantizer(config, 12)
+    books, rows = quantizer.export(), clusters(1, 20, 1.5).embeddings
+    found = soft_reconstructions(rows, books, alpha=2.5, kappa=kappa)
+    with torch.no_grad():
+        assert np.allclose(found, quantizer(torch.from_numpy(rows)).numpy(), atol=1e-5)
+    for row, soft in zip(rows.reshape(-1, 3, 4), found.reshape(-1, 3, 4), strict=True):
+        for part, words, mean in zip(row, books.codewords, soft, strict=True):
+            cosines = [float(part @ word) / float(np.linalg.norm(part)) for word in words]
+            best = sorted(range(8), key=lambda k: -cosines[k])[:kappa]
+            shares = {k: math.exp(2 * 2.5 * cosines[k]) for k in best}
+            expected = sum(shares[k] * words[k] for k in best) / sum(shares.values())
+            assert mean == pytest.approx(expected, abs=1e-5)
+
+
+def test_float_queries_rank_soft_rows_by_their_products() -> None:
+    queries, gallery = clusters(1, 12, 2.0), clusters(2, 15, 2.0)
+    books = ProductQuantizer(QuantizerConfig(num_codebooks=3, codebook_size=8), 12).export()
+    scores = evaluate_soft(queries, gallery, books, alpha=4.0, kappa=5, cutoffs=(1,))
+    soft = soft_reconstructions(gallery.embeddings, books, alpha=4.0, kappa=5)
+    precisions, first = [], 0
+    for query, label in zip(queries.embeddings, queries.labels, strict=True):
+        units = [part / np.linalg.norm(part) for part in query.reshape(3, 4)]
+        products = [float(np.concatenate(units) @ row) for row in soft]
+        order = sorted(range(len(soft)), key=lambda row: -products[row])
+        right = [gallery.labels[row] == label for row in order]
+        first += right[0]
+        ranks = [rank for rank, hit in enumerate(right, 1) if hit]
+        precisions.append(sum(n / rank for n, rank in enumerate(ranks, 1)) / len(ranks))
+    assert scores.map == pytest.approx(sum(precisions) / len(precisions), abs=1e-6)
+    assert scores.precision_at[1] == pytest.approx(first / len(queries))
+    assert (scores.method, scores.bits) == ("soft", 32 * 12)
 
 
 def test_scores_become_plain_json_in_per_cent() -> None:
     queries, gallery = clusters(1, 8, 0.01), clusters(2, 40, 0.01)
-    scores = evaluate_posthoc_pq(queries, gallery, num_codebooks=2, codebook_size=16)
+    scores = evaluate_pq(queries, gallery, num_codebooks=2, largest=16)
     data = json.loads(json.dumps(scores.to_dict()))
     assert data["map"] == pytest.approx(100)
     assert scores.map_percent == data["map"]
@@ -121,14 +151,6 @@ def test_bad_input_is_refused() -> None:
     data = clusters(1, 8, 1.0)
     with pytest.raises(ShapeError, match=r"labels has shape \(7,\)"):
         LabelledEmbeddings(data.embeddings, data.labels[:7])
-    with pytest.raises(ShapeError, match="codebook_size=12 is not allowed"):
-        evaluate_posthoc_pq(data, data, num_codebooks=2, codebook_size=12)
-    with pytest.raises(ShapeError, match="12 columns, which 5 sub-vectors do not divide"):
-        evaluate_posthoc_pq(data, data, num_codebooks=5)
-    with pytest.raises(ShapeError, match="4 codebooks divide"):
-        evaluate_posthoc_pq(
-            clusters(1, 8, 1.0, dim=6), clusters(1, 8, 1.0, dim=6), num_codebooks=4, sub_vectors=2
-        )
     with pytest.raises(ShapeError, match=r"queries has shape \(8, 6\); expected \(N, 12\)"):
         evaluate_codes(
             clusters(1, 8, 1.0, dim=6),

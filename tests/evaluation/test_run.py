@@ -23,7 +23,8 @@ from phpq.errors import ConfigError
 from phpq.evaluation import LabelledEmbeddings, evaluate_codes
 from phpq.evaluation.coded import read_coded
 from phpq.evaluation.history import EpochScore, EpochScores
-from phpq.evaluation.kinds import Way, search
+from phpq.evaluation.kinds import Way, evaluate_pq, search
+from phpq.evaluation.protocol import evaluate_soft
 from phpq.evaluation.run import Evaluation, evaluate_model
 from phpq.model import Model, load
 from tiny_runs import tiny_birds, tiny_config, tiny_train
@@ -65,6 +66,15 @@ def test_the_scores_are_those_of_the_protocol(model: Model, evaluation: Evaluati
     assert list(evaluation.codes.precision_at) == [1, 5, 10, 20]  # none beyond the 24 images
     assert evaluation.float_search.method == "float"
     assert evaluation.posthoc_pq.bits == evaluation.bits == 12
+    gallery = LabelledEmbeddings(model.embed(birds.train), birds.train.labels)
+    quantizer = model.card.config.quantizer
+    soft = evaluate_soft(
+        queries, gallery, model.codebooks, alpha=quantizer.alpha, kappa=quantizer.kappa
+    )
+    assert evaluation.soft is not None
+    assert evaluation.soft.map == pytest.approx(soft.map)
+    fitted = evaluate_pq(queries, gallery, num_codebooks=4, largest=8)
+    assert evaluation.posthoc_pq.map == pytest.approx(fitted.map, abs=0.05)
     assert evaluation.timing.queries == 1000
     assert evaluation.fingerprint == model.fingerprint()
 
@@ -250,7 +260,8 @@ def test_codes_that_hold_everything_are_not_compared_with_themselves(tmp_path: P
 
 def test_learned_quantizers_are_compared_with_float_search(evaluation: Evaluation) -> None:
     assert not evaluation.lossless
-    assert list(evaluation.ways) == ["PHPQ codes", "float search", "post-hoc PQ"]
+    soft = "float against soft reconstructions"
+    assert list(evaluation.ways) == ["PHPQ codes", "float search", soft, "post-hoc PQ"]
 
 
 def test_without_faiss_and_matplotlib_everything_else_is_measured(
@@ -263,10 +274,11 @@ def test_without_faiss_and_matplotlib_everything_else_is_measured(
     for name in hidden:
         monkeypatch.setitem(sys.modules, name, None)  # importing it fails
     found = evaluate_model(model, tiny_birds(), out=tmp_path)
-    assert found.pq is None
-    assert list(found.ways) == ["PHPQ codes", "float search"]
+    names = ("PHPQ codes", "float search", "float against soft reconstructions", "post-hoc PQ")
+    assert tuple(found.ways) == names
     assert {path.name for path in tmp_path.iterdir()} == {"gallery.npz", "metrics.json"}
     content = json.loads((tmp_path / "metrics.json").read_text("utf-8"))
-    assert (content["map_pq"], content["scores"]["pq"]) == (None, None)
-    with pytest.raises(ConfigError, match="install faiss-cpu"):
-        _ = found.posthoc_pq
+    assert content["map_pq"] == found.posthoc_pq.map_percent  # faiss is not needed for it
+    assert content["map_soft"] == content["scores"]["soft"]["map"]
+    with pytest.raises(ConfigError, match=r"Post-hoc PQ was not measured.*phpq or pqn"):
+        _ = replace(found, pq=None).posthoc_pq

@@ -20,6 +20,7 @@ from phpq.methods._hashing import (
     pair_likelihood,
     quantization_gap,
     similar_pairs,
+    towards_signs,
 )
 from phpq.model.network import squared_distances
 from tiny_hashing import (
@@ -240,6 +241,18 @@ def test_the_loss_of_classified_codes_is_that_of_loops() -> None:
     assert [part.item() for part in parts] == pytest.approx(expected, rel=1e-4)
     wanted = 2 * expected[0] + 0.5 * expected[1] + 3 * expected[2]
     assert loss.item() == pytest.approx(wanted, rel=1e-4)
+
+
+@pytest.mark.parametrize("share", [0.0, 0.5, 1.0])
+def test_a_classifier_may_read_signs_and_learns_as_if_it_read_values(share: float) -> None:
+    outputs = torch.tensor([[0.2, -0.7, 0.0]], requires_grad=True)
+    moved = towards_signs(outputs, share)
+    for value, seen in zip(outputs[0].tolist(), moved[0].tolist(), strict=True):
+        sign = 1.0 if value >= 0 else -1.0
+        assert seen == pytest.approx((1 - share) * value + share * sign)
+    (moved * torch.tensor([[1.0, 2.0, 3.0]])).sum().backward()  # type: ignore[no-untyped-call]
+    assert outputs.grad is not None
+    assert outputs.grad.tolist() == [[1.0, 2.0, 3.0]]
 
 
 def test_sixteen_bits_can_tell_hundreds_of_classes_apart() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -11,7 +12,14 @@ import pytest
 import torch
 
 from phpq.errors import ConfigError, NotTrainedError, ShapeError
-from phpq.methods._shallow import ShallowHashing, ShallowMethod, principal_axes
+from phpq.methods._shallow import (
+    AXES,
+    SHRINK,
+    ShallowHashing,
+    ShallowMethod,
+    principal_axes,
+)
+from phpq.methods.lsh import LSH
 from phpq.model import build_method, load
 from phpq.model.method import TrainingSet
 from phpq.model.weights import read_safetensors, write_safetensors
@@ -157,7 +165,48 @@ def test_imagenet_features_have_nothing_to_learn() -> None:
     assert not [name for name in method.state_dict() if "classifier" in name]
 
 
-@pytest.mark.parametrize(("name", "features"), [("lsh", "imagenet"), ("opq", "finetuned")])
+DISCRIMINANT = "method.features=discriminant"
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_discriminant_features_are_axes_that_tell_classes_apart(name: str) -> None:
+    """Against plain loops: within classes they have unit variance, between them the most."""
+    train, labels = made_up_features(300), torch.arange(300) % CLASSES
+    train[:, 7] += labels  # classes differ in a feature that varies little
+    method = shallow(name, DISCRIMINANT)
+    method.fit_features(train, seed=0, labels=labels)
+    axes = method.discriminants.double().numpy()
+    assert axes.shape == (16, CHANNELS)  # as many as bits, since there are few classes
+    rows = train.double().numpy()
+    scatter = np.zeros((CHANNELS, CHANNELS))
+    for label in range(CLASSES):
+        own = [row for row, number in zip(rows, labels.tolist(), strict=True) if number == label]
+        mean = sum(own) / len(own)
+        for row in own:
+            scatter += np.outer(row - mean, row - mean) / len(rows)
+    scatter += SHRINK * np.trace(scatter) / CHANNELS * np.eye(CHANNELS)
+    np.testing.assert_allclose(axes @ scatter @ axes.T, np.eye(16), atol=1e-3)
+    spread = np.var((rows - rows.mean(0)) @ axes.T, axis=0)
+    assert spread.argmax() == 0
+    assert spread[0] > 3 * spread[CLASSES:].max()  # only the classes make it so wide
+    others = made_up_features(5, seed=1)
+    expected = (others.double().numpy() - rows.mean(0)) @ axes.T
+    expected /= np.linalg.norm(expected, axis=1, keepdims=True)
+    with torch.no_grad():
+        seen = method.project(torch.from_numpy(expected.astype(np.float32)))
+        torch.testing.assert_close(method.encode_features(others), seen, atol=1e-4, rtol=1e-4)
+    assert method.learns
+
+
+def test_discriminant_features_need_labels_and_fit_more_classes_with_more_axes() -> None:
+    with pytest.raises(ShapeError, match=r"labels is missing.*method.features=finetuned"):
+        shallow("lsh", DISCRIMINANT).fit_features(made_up_features(20), seed=0)
+    setup = replace(shallow("lsh", DISCRIMINANT).setup, num_classes=200)
+    assert LSH(setup).code_dim == AXES
+    assert LSH(replace(setup, features="finetuned")).code_dim == CHANNELS
+
+
+@pytest.mark.parametrize(("name", "features"), [("lsh", "imagenet"), ("opq", "discriminant")])
 def test_a_run_fits_saves_and_loads(name: str, features: str, tmp_path: Path) -> None:
     config = tiny_config(
         f"method.name={name}",

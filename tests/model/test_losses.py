@@ -135,7 +135,7 @@ def test_equal_reconstructions_have_finite_gradients(row: Tensor, margin: float)
 
 def test_the_root_never_reaches_zero() -> None:
     # Whether the slope of a clamp at its border is 0 or 1 differs between versions of torch, so
-    # finite gradients must not hang on it.
+    # finite gradients must not depend on it.
     points = torch.ones(4, 3)
     loss = contrastive_loss(
         points, torch.zeros(4, dtype=torch.long), positive_margin=0.0, negative_margin=0.0
@@ -190,5 +190,6 @@ def test_the_overall_loss_weighs_its_terms(gamma: float, embedding_weight: float
     )
     assert terms.classification.item() == pytest.approx(classification, rel=1e-5)
     assert terms.contrastive.item() == pytest.approx(contrastive, rel=1e-4)
+    assert terms.embedding.item() == pytest.approx(direct, rel=1e-5)
     total = classification + gamma * contrastive + embedding_weight * direct
     assert terms.total.item() == pytest.approx(total, rel=1e-4)

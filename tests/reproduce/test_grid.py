@@ -20,7 +20,7 @@ from phpq.reproduce.grid import (
     recorded_config,
     same_settings,
 )
-from phpq.reproduce.paper import rows_of
+from phpq.reproduce.paper import EXTRA_ROWS, rows_of
 
 
 @pytest.fixture(scope="module")
@@ -56,8 +56,9 @@ def test_a_cell_has_the_same_key_in_every_table(whole: GridPlan) -> None:
 
 def test_every_place_has_a_cell_of_its_length_and_seed(whole: GridPlan) -> None:
     cells = {cell.key: cell for cell in whole.cells}
-    for (target, _, bits, seed), key in whole.places.items():
-        assert (cells[key].bits, cells[key].seed) == (bits, seed), target
+    for (target, row, bits, seed), key in whole.places.items():
+        trained = 32 if row == "phpq-float" else bits  # floats have no length
+        assert (cells[key].bits, cells[key].seed) == (trained, seed), target
     assert {seed for target, _, _, seed in whole.places if target == "efficiency"} == {1}
     assert {bits for target, _, bits, _ in whole.places if target == "top10"} == {32}
 
@@ -67,11 +68,11 @@ def test_one_training_of_features_serves_all_shallow_methods() -> None:
     features = {cell.key: cell for cell in plan.cells if cell.kind == "features"}
     shallow = [cell for cell in plan.cells if cell.kind == "shallow"]
     assert len(features) == 3  # fine-tuned for two seeds, ImageNet for all
-    assert len(shallow) == 3 * 2 * 2 * 2
+    assert len(shallow) == 3 * 3 * 2 * 2
     for cell in shallow:
-        source = features[cell.features]
-        assert source.config.method.features == cell.config.method.features
-        if cell.config.method.features == "finetuned":
+        source, kind = features[cell.features], cell.config.method.features
+        assert (source.config.method.features == "imagenet") is (kind == "imagenet")
+        if kind != "imagenet":
             assert source.seed == cell.seed
 
 
@@ -90,7 +91,7 @@ def test_one_fine_tuned_backbone_serves_all_that_start_from_it() -> None:
 def test_features_come_first_then_the_longest() -> None:
     plan = tiny_plan("table1", "lsh", "dpsh", "srlh")
     kinds = [cell.kind for cell in plan.cells]
-    assert kinds == ["features", "features", "training", "training", "shallow", "shallow"]
+    assert kinds == ["features"] * 2 + ["training"] * 2 + ["shallow"] * 3
     assert [c.config.method.name for c in plan.cells if c.kind == "training"] == ["srlh", "dpsh"]
 
 
@@ -100,6 +101,32 @@ def test_keys_read_well() -> None:
     assert names["phpq"].startswith("phpq-16bits-seed7-")
     assert names["gap"].startswith("phpq-rho1_1_1-16bits-seed7-")
     assert names["without-cl"].startswith("phpq-gamma0-16bits-seed7-")
+
+
+def test_keys_name_the_recipe_and_what_a_row_changes() -> None:
+    plan = tiny_plan("table1", "phpq", "pqn", *EXTRA_ROWS, seeds=(7,))
+    starts = {
+        "phpq": "phpq-16bits-",
+        "phpq@paper": "phpq-paper-16bits-",
+        "phpq-without-z": "phpq-embedding_weight0-16bits-",
+        "phpq-float": "phpq-embedding_weight0-codebook_epoch1000000-16bits-",
+        "pqn": "pqn-16bits-",
+        "pqn-classified": "pqn-classification1-16bits-",
+    }
+    for row, start in starts.items():
+        assert plan.places["table1", row, 16, 7].startswith(f"{start}seed7-")
+
+
+def test_the_paper_as_printed_keeps_what_the_data_set_needs_and_what_is_asked_for() -> None:
+    subject = tiny_subject("quantizer.alpha=8")
+    plan = tiny_plan("table1", "phpq", "phpq@paper", subject=subject)
+    cells = {cell.key: cell.config for cell in plan.cells}
+    ours, theirs = (cells[plan.places["table1", row, 16, 0]] for row in ("phpq", "phpq@paper"))
+    assert theirs.quantizer.alpha == ours.quantizer.alpha == 8  # asked for
+    assert theirs.data == ours.data  # of the drawn birds
+    assert theirs.training.learning_rate == ours.training.learning_rate
+    assert (theirs.loss.embedding_weight, theirs.quantizer.init) == (0, "xavier")
+    assert (theirs.model.embedding_norm, theirs.loss.label_smoothing) == ("none", 0)
 
 
 def test_what_is_asked_for_counts_more_than_a_recipe_and_less_than_a_row() -> None:
@@ -132,7 +159,7 @@ def test_cells_of_a_method_do_not_start_together() -> None:
         *("features-finetuned", "features-imagenet"),
         *("phpq-32bits", "csq-32bits", "dpsh-32bits"),
         *("phpq-16bits", "csq-16bits", "dpsh-16bits"),
-        *names[-4:],
+        *names[-6:],
     ]
     assert all(name.startswith("lsh-") for name in names[-4:])
 

@@ -2,16 +2,18 @@ from __future__ import annotations
 
 import json
 import re
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from made_up_grids import Finished, cub_plan, made_up_records, tiny_plan
+from made_up_grids import Finished, cub_plan, made_up_records, tiny_plan, tiny_subject
 from phpq.data import open_dataset
 from phpq.errors import FormatError
 from phpq.report.blocks import Note, Section, Table
-from phpq.reproduce.pages import standing_lines, table_section, write_pages
+from phpq.reproduce.grid import make_plan
+from phpq.reproduce.pages import standing_lines, stored_page, table_section, write_pages
 from phpq.reproduce.paper import FIGURES, RECONSTRUCTED, TABLES, TARGETS, TITLES, UNSEEN
 from phpq.reproduce.store import Store
 from phpq.reproduce.tables import build_table
@@ -40,6 +42,7 @@ def test_everything_has_a_page(finished: Finished) -> None:
             assert (folder / link).is_file()
         content = json.loads(page.with_suffix(".json").read_text("utf-8"))
         assert content["dataset"]["name"] == "plumage"
+        assert target == "top10" or stored_page(content, {}) == text
     table = json.loads((folder / "table1-plumage.json").read_text("utf-8"))
     ours = {row["name"]: row["cells"]["16"]["mean"] for row in table["rows"]}
     key = finished.plan.places["table1", "phpq", 16, 0]
@@ -123,14 +126,14 @@ def test_the_table_of_methods() -> None:
 
 
 def test_what_the_order_of_ties_could_make_of_it() -> None:
-    plan = cub_plan("table1", "srlh", "adsh", "phpq")
-    records = made_up_records(plan, {"srlh": 50.0, "adsh": 60.0, "phpq": 78.0})
+    plan = cub_plan("table1", "srlh", "adsh", "csq")
+    records = made_up_records(plan, {"srlh": 50.0, "adsh": 60.0, "csq": 78.0})
     for record in records.values():
         record["map_range"] = [record["map"] - 5, record["map"] + 9]
         if record["method"] == "adsh":
             record |= {"map_learned": 70.0, "best_map_learned": 70.0}
             record["map_learned_range"] = [69.0, 71.0]
-        if record["method"] == "phpq" and record["seed"]:
+        if record["method"] == "csq" and record["seed"]:
             del record["map_range"]  # measured before there were ranges
     shown = table_section(build_table(plan, "table1", records), {})
     (table,) = (b for b in shown.blocks if isinstance(b, Table) and "worst" in b.columns[0])
@@ -140,7 +143,7 @@ def test_what_the_order_of_ties_could_make_of_it() -> None:
         ("ADSH, database learned from labels", "69.00", "71.00"),
         ("ADSH, database encoded", "56.00", "70.00"),
         ("SRLH (our reconstruction)", "46.00 †", "60.00 †"),
-        ("PHPQ", "73.00", "87.00"),
+        ("CSQ", "73.00", "87.00"),
     )
     plain = section("table1", {"phpq": 78.0}, "phpq")
     assert not any(isinstance(b, Table) and "worst" in b.columns[0] for b in plain.blocks)
@@ -176,7 +179,7 @@ def test_gains_of_variants() -> None:
         "gain, ours",
     )
     gap = next(row for row in table.rows if row[0] == "GAP")
-    assert gap[-2:] == ("-0.68", "-0.50")
+    assert gap[-2:] == ("-0.68", "-0.50 \N{PLUS-MINUS SIGN} 0.00")
 
 
 def test_without_the_paper_there_are_no_empty_columns() -> None:
@@ -196,20 +199,67 @@ def test_slips_of_the_paper_gaps_and_words_of_people() -> None:
 
 
 def test_means_over_fewer_seeds_are_named() -> None:
-    plan = cub_plan("table1", "dpsh", "pqn", "phpq", bits=(16, 32))
-    records = made_up_records(plan, {"dpsh": 40.0, "pqn": 75.0, "phpq": 78.0})
+    plan = cub_plan("table1", "dpsh", "csq", "dth", bits=(16, 32))
+    records = made_up_records(plan, {"dpsh": 40.0, "csq": 75.0, "dth": 78.0})
     gone = [
         plan.places["table1", name, bits, seed]
-        for name, bits, seed in (("dpsh", 16, 1), ("dpsh", 32, 1), ("pqn", 32, 0), ("pqn", 32, 2))
+        for name, bits, seed in (("dpsh", 16, 1), ("dpsh", 32, 1), ("csq", 32, 0), ("csq", 32, 2))
     ]
     text = notes_of(table_section(build_table(plan, "table1", without(records, gone)), {}))
     assert "Of seeds 0, 2 only, at 16, 32 bits: DPSH." in text
-    assert "Of seed 1 only, at 32 bits: PQN." in text
+    assert "Of seed 1 only, at 32 bits: CSQ." in text
     assert "empty" not in text
-    gone.append(plan.places["table1", "pqn", 32, 1])
+    gone.append(plan.places["table1", "csq", 32, 1])
     text = notes_of(table_section(build_table(plan, "table1", without(records, gone)), {}))
     assert "5 cells are not run yet: 1 place is empty." in text
 
 
 def without(records: dict[str, Any], keys: list[str]) -> dict[str, Any]:
     return {key: record for key, record in records.items() if key not in keys}
+
+
+def test_the_headline_has_p_at_1_and_float_search_beside_map(finished: Finished) -> None:
+    _, page = write(finished, "headline")
+    key = finished.plan.places["table1", "phpq", 16, 0]
+    record = finished.result.records[key]
+    floats = (record["map_float"], record["p1_float"])
+    shown = [f"{round(value, 2):.2f}" for value in (record["precision_at"]["1"], *floats)]
+    text = page.read_text("utf-8")
+    assert f"| PHPQ | {' | '.join(shown)} |" in text
+    content = json.loads(page.with_suffix(".json").read_text("utf-8"))
+    assert [row["name"] for row in content["rows"]] == ["phpq"]
+    paper = build_table(cub_plan("headline", bits=(16, 64)), "headline", {})
+    cells = paper["rows"][0]["cells"]
+    assert (cells["16"]["paper"], cells["64"]["paper"]) == (76.03, 76.21)
+    assert cells["16"]["p1_float"] is None
+
+
+def test_variants_of_both_recipes_have_a_table_each() -> None:
+    subject = replace(tiny_subject(), name="cub200")
+    plan = make_plan(subject, "kappa", bits=(16,), seeds=(0, 1), recipe="both")
+    scores = {"kappa-5": 80.0, "kappa-1": 70.0, "kappa-5@paper": 40.0, "kappa-1@paper": 30.0}
+    shown = table_section(build_table(plan, "kappa", made_up_records(plan, scores)), {})
+    first, second = (b for b in shown.blocks if isinstance(b, Table) and b.columns[0] == "row")
+    assert first.caption.startswith("Our recipe. Mean and deviation of seeds 0, 1")
+    assert second.caption.startswith("Paper as printed. Mean")
+    assert [row[0] for row in first.rows] == [row[0] for row in second.rows]
+    assert first.rows[1][2] == "80.50 ± 0.71 ★"
+    assert second.rows[1][2] == "40.50 ± 0.71 ★"  # the best of its own recipe
+    text = notes_of(shown)
+    assert "Our recipe: kappa = 5 is better than 1: confirmed, +10.00 ± 0.00 points" in text
+    assert "Paper as printed: kappa = 5 is better than 1: confirmed" in text
+    epochs = next(b for b in shown.blocks if isinstance(b, Table) and "epoch" in b.columns[0])
+    assert [row[0] for row in epochs.rows][-1] == "kappa = 256, paper as printed"
+
+
+def test_first_hits_of_codes_and_of_floats() -> None:
+    plan = cub_plan("table1", "dpsh", "phpq")
+    records = made_up_records(plan, {"dpsh": 40.0, "phpq": 78.0})
+    for record in records.values():
+        if record["method"] == "phpq":
+            record |= {"map_float": 70.0, "p1_float": 75.0}
+    shown = table_section(build_table(plan, "table1", records), {})
+    table = next(b for b in shown.blocks if isinstance(b, Table) and b.columns[0] == "first hits")
+    assert table.columns[1:] == ("16 bits: P@1", "float MAP", "float P@1")
+    assert table.rows[0] == ("DPSH", "41.00", "\N{EN DASH}", "\N{EN DASH}")
+    assert table.rows[-1] == ("PHPQ", "79.00", "70.00", "75.00")

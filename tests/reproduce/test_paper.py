@@ -6,6 +6,8 @@ from phpq.config import RECIPES, RunConfig, override
 from phpq.errors import PhpqError
 from phpq.reproduce.paper import (
     BITS,
+    CLAIMS,
+    EXTRA_ROWS,
     FIGURES,
     PAPER,
     TABLES,
@@ -24,7 +26,13 @@ from phpq.reproduce.paper import (
 def test_phpq_is_the_same_in_all_tables(dataset: str) -> None:
     tables = PAPER[dataset]
     tau = {"cub200": "tau-0.5", "dogs120": "tau-0.25"}[dataset]
-    places = {"variants": "phpq", "kappa": "kappa-5", "alpha": "alpha-16", "tau": tau}
+    places = {
+        "headline": "phpq",
+        "variants": "phpq",
+        "kappa": "kappa-5",
+        "alpha": "alpha-16",
+        "tau": tau,
+    }
     for bits in BITS:
         expected = tables["table1"].meant("phpq", bits)
         assert {tables[name].meant(row, bits) for name, row in places.items()} == {expected}
@@ -75,7 +83,7 @@ def config_of(row: Row) -> RunConfig:
 @pytest.mark.parametrize("target", [*TABLES, *FIGURES])
 def test_rows_are_named_once_and_their_settings_exist(target: str) -> None:
     rows = rows_of(target, RunConfig())
-    assert len({row.name for row in rows}) == len(rows) > 1
+    assert len({row.name for row in rows}) == len(rows) > (0 if target == "headline" else 1)
     for row in rows:
         assert row.method in RECIPES
         config_of(row)
@@ -109,10 +117,18 @@ def test_kappa_does_not_exceed_the_codebook() -> None:
 
 def test_only_some_methods() -> None:
     assert [row.name for row in rows_of("table1", RunConfig(), ["phpq", "itq"])] == [
-        "itq",
-        "itq-imagenet",
+        *("itq", "itq-finetuned", "itq-imagenet"),
         "phpq",
     ]
+    assert [row.name for row in rows_of("table1", RunConfig(), ["phpq@paper", "pqn"])] == [
+        "pqn",
+        "phpq@paper",
+    ]
+    everything = [row.name for row in rows_of("table1", RunConfig())]
+    assert everything[-4:] == ["phpq@paper", "phpq-without-z", "phpq-float", "phpq"]
+    assert everything[everything.index("pqn") + 1] == "pqn-classified"
+    assert check_methods(EXTRA_ROWS) == EXTRA_ROWS
+    assert [row.name for row in rows_of(UNSEEN, RunConfig(), ["phpq", "pqn"])] == ["pqn", "phpq"]
     assert [row.name for row in rows_of("efficiency", RunConfig(), ["phpq", "itq"])] == [
         "itq",
         "phpq",
@@ -125,6 +141,28 @@ def test_reconstructions_are_marked_in_figures() -> None:
     assert titles["cfh"] == "CFH \N{DAGGER}"
     assert titles["adsh"] == "ADSH, learned database"
     assert titles["phpq"] == "PHPQ"
+
+
+def test_variants_of_both_recipes() -> None:
+    ours, theirs, both = (
+        rows_of("kappa", RunConfig(), recipe=recipe) for recipe in ("ours", "paper", "both")
+    )
+    assert both == (*ours, *theirs)
+    assert {row.recipe for row in theirs} == {"paper"}
+    assert [row.printed for row in theirs] == [row.name for row in ours]
+    with pytest.raises(PhpqError, match=r"Unknown recipe 'papre'.*mean 'paper'"):
+        rows_of("kappa", RunConfig(), recipe="papre")
+
+
+@pytest.mark.parametrize("target", CLAIMS)
+def test_claims_are_about_rows_and_the_papers_numbers_of_cub_make_them(target: str) -> None:
+    names = {row.name for row in rows_of(target, RunConfig())}
+    table = PAPER["cub200"][target]
+    for claim in CLAIMS[target]:
+        assert {claim.better, claim.worse} <= names
+        pairs = [(table.meant(claim.better, b), table.meant(claim.worse, b)) for b in BITS]
+        known = [better - worse for better, worse in pairs if better and worse]
+        assert not known or sum(known) > 0, claim
 
 
 def test_names() -> None:

@@ -98,6 +98,7 @@ def test_every_epoch_has_one_row_and_some_are_evaluated(straight: Path) -> None:
     assert [row["epoch"] for row in rows if "map" in row] == [2, 4]
     for row in rows:
         assert row["loss"] == pytest.approx(row["classification"] + row["contrastive"], rel=1e-5)
+        assert row["embedding"] > 0  # logged, though tiny runs give it no weight
         assert 1 <= row["distinct_codes"] <= 24
         assert 0 <= row["dead_codewords"] < 32
         assert 0 <= row["entropy_bits"] <= 3

@@ -67,6 +67,11 @@ def test_healthy_codebooks_and_the_first_epochs_give_no_alarm(screen: Screen) ->
     assert "collapsing" not in screen.text
 
 
+def test_the_terms_of_the_loss_are_shown_beside_it(screen: Screen) -> None:
+    run(screen.reporter, [make_row(1, map=1.0, classification=0.25, embedding=0.5)])
+    assert "(classification 0.250, embedding 0.500)" in screen.text.replace("\n", " ")
+
+
 def test_skipped_images_are_named_up_to_ten(screen: Screen) -> None:
     images = [SkippedImage(f"bird{i}.jpg", "truncated [file]") for i in range(13)]
     screen.reporter.skipped(images)

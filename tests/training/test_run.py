@@ -148,7 +148,7 @@ def test_a_restored_state_goes_on_as_the_saved_one(tmp_path: Path, optimizer: st
 
 def test_a_restored_optimizer_lies_in_memory_as_the_weights_do(tmp_path: Path) -> None:
     state = make_state()
-    state.network.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+    state.network.to(memory_format=torch.channels_last)
     take_steps(state, 1)
     before = [
         [v.stride() for v in entry.values() if v.ndim] for entry in state.optimizer.state.values()
@@ -158,7 +158,8 @@ def test_a_restored_optimizer_lies_in_memory_as_the_weights_do(tmp_path: Path) -
     state.load(tmp_path)
     for weight, entry in state.optimizer.state.items():
         moments = [value for value in entry.values() if value.ndim]
-        assert moments and all(value.stride() == weight.stride() for value in moments)
+        assert moments
+        assert all(value.stride() == weight.stride() for value in moments)
 
 
 def test_a_state_before_the_first_step_is_restored(tmp_path: Path) -> None:

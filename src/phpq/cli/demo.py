@@ -47,10 +47,10 @@ def _print(result: DemoResult) -> None:
     found = dict(sorted(result.evaluations.items()))
     table = table_of(title, [f"{bits} bits" for bits in found], first="search over")
     maps = [
-        (e.codes.map_percent, e.posthoc_pq.map_percent, e.float_search.map_percent)
+        [one.map_percent for one in (e.codes, e.posthoc_pq, e.soft, e.float_search) if one]
         for e in found.values()
     ]
-    names = ("PHPQ codes", "post-hoc PQ", "float search")
+    names = ("PHPQ codes", "post-hoc PQ", "float against soft reconstructions", "float search")
     for name, *values in zip(names, *maps, strict=True):
         style = "bold" if name == "PHPQ codes" else None
         table.add_row(name, *(f"{value:.2f}" for value in values), style=style)

@@ -120,8 +120,6 @@ def _facts(evaluation: Evaluation, run: Path) -> list[tuple[str, str]]:
         rows.append(("run", f"{last_map}; best {best.map:.2f} (epoch {best.epoch})"))
     if evaluation.unseen is not None:
         rows += [("left out", reason) for reason in evaluation.unseen.left_out]
-    if evaluation.pq is None:
-        rows.append(("skipped", "post-hoc PQ: pip install 'phpq[faiss]' brings what fits it"))
     if find_spec("matplotlib") is None:
         rows.append(("skipped", "report.html and its pictures: pip install matplotlib brings them"))
     else:

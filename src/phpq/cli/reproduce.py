@@ -15,11 +15,12 @@ if TYPE_CHECKING:
 
 # Help texts too long for the signature.
 TARGETS = (
-    "table1, variants, kappa, alpha, tau, future, pn-curves, efficiency, top10, all of these, or "
-    "unseen."
+    "headline, table1, variants, kappa, alpha, tau, future, pn-curves, efficiency, top10, all of "
+    "these, or unseen."
 )
 DATASETS = "cub200, dogs120, plumage, a folder of class folders, or a table."
 METHODS = "Only these methods, as phpq,pqn,itq. (default: all)"
+RECIPE = "How variants of PHPQ are learned: ours, paper (as printed) or both."
 SEEDS = "Seeds of the trainings. (default: 0,1,2; 0 for plumage)"
 WEIGHTS = "Where backbones start: hub, none or a FILE. (default: hub; none for plumage)"
 SETTING = "A setting of every cell; may be repeated."
@@ -35,6 +36,7 @@ def reproduce(
     dataset: Annotated[str, typer.Option(help=DATASETS)] = "cub200",
     bits: Annotated[str, typer.Option(help="Code lengths.")] = "16,32,48,64",
     methods: Annotated[str, typer.Option(help=METHODS, show_default=False)] = "",
+    recipe: Annotated[str, typer.Option(help=RECIPE)] = "ours",
     seeds: Annotated[str | None, typer.Option(help=SEEDS)] = None,
     epochs: Annotated[
         int | None, typer.Option(min=1, help="Of every training. (default: 70)")
@@ -69,6 +71,7 @@ def reproduce(
         bits=_numbers("--bits", bits),
         seeds=None if seeds is None else _numbers("--seeds", seeds),
         methods=[name.strip() for name in methods.split(",") if name.strip()],
+        recipe=recipe,
         epochs=epochs,
         out=out,
         weights=weights,

@@ -49,7 +49,7 @@ def serve(
         int, typer.Option(min=0, max=256, help="Threads that search; 0: by the cores.")
     ] = 0,
     rate: Annotated[
-        float, typer.Option(min=0, help="Requests a second for one client; 0: no limit.")
+        float, typer.Option(min=0, help="Requests per second for one client; 0: no limit.")
     ] = 100.0,
     max_waiting: Annotated[
         int, typer.Option(min=0, help="Requests that may wait; more are told to come back.")

@@ -38,6 +38,10 @@ def train(
             help="phpq, or one to compare it with: itq, hashnet, adsh ... (default: phpq)"
         ),
     ] = None,
+    recipe: Annotated[
+        str | None,
+        typer.Option(help="How PHPQ is read: ours, or paper (as printed). (default: ours)"),
+    ] = None,
     bits: Annotated[
         int | None, typer.Option(help="Length of a code: 16, 32, 48 ... (default: 32)")
     ] = None,
@@ -114,7 +118,7 @@ def train(
     }
     assignments = [f"{name}={value}" for name, value in short.items() if value is not None]
     assignments += settings or []
-    asked = (method, trunk, bits, out, config)
+    asked = (method, recipe, trunk, bits, out, config)
     if resume is not None and (assignments or any(value is not None for value in asked)):
         hint = "a run goes on with its own settings; leave out all options but --device, --json"
         raise typer.BadParameter(hint, param_hint="--resume")
@@ -129,6 +133,7 @@ def train(
             return api.open_run(
                 data,
                 method=method,
+                recipe=recipe,
                 trunk=trunk,
                 file=config,
                 settings=[*more, *assignments],

@@ -227,20 +227,12 @@ def available_memory() -> float:
 def _machine() -> dict[str, Any]:
     facts = api.describe_machine()
     return {
-        "processor": _processor(),
+        "processor": api.processor(),
         "platform": platform.system() + " " + platform.release().split("-")[0],
         "cores": available_cores(),
         "load": os.getloadavg()[0] if hasattr(os, "getloadavg") else 0.0,
         "packages": facts["packages"],
     }
-
-
-def _processor() -> str:
-    try:
-        lines = Path("/proc/cpuinfo").read_text("utf-8").splitlines()
-        return next(x.partition(":")[2].strip() for x in lines if x.startswith("model name"))
-    except (OSError, StopIteration):
-        return platform.processor() or platform.machine()
 
 
 def _make_folder(folder: Path) -> None:

@@ -4,7 +4,7 @@
 a checkpoint's JSON), `override` applies `stage.field=value` texts.
 """
 
-from phpq.config.methods import RECIPES, Recipe
+from phpq.config.methods import READINGS, RECIPES, Recipe
 from phpq.config.parsing import CONFIG_FILE, override, parse, read_toml, to_dict
 from phpq.config.stages import (
     DataConfig,
@@ -22,6 +22,7 @@ from phpq.config.trunks import TERMS, TRUNKS, Trunk
 
 __all__ = [
     "CONFIG_FILE",
+    "READINGS",
     "RECIPES",
     "TERMS",
     "TRUNKS",

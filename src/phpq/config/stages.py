@@ -70,7 +70,9 @@ class MethodConfig(_Stage):
     """Which method learns the codes; `RECIPES` has the settings that suit each."""
 
     name: str = "phpq"  # one of `RECIPES`
-    features: Literal["finetuned", "imagenet"] = "finetuned"  # what lsh, sh, pq, itq, opq code
+    # What lsh, sh, pq, itq, opq code: pooled features as ImageNet's weights give them, after they
+    # learned to classify, or, of these, the axes that tell the classes of the training set apart.
+    features: Literal["discriminant", "finetuned", "imagenet"] = "finetuned"
     # Share of the epochs, the first, in which the backbone learns to classify and nothing else:
     # losses over pairs and triplets need far more epochs from ImageNet than from there.
     classifier_share: float = option(0.0, "in [0, 1)")

@@ -5,8 +5,8 @@
     queries/<species>.png            birds to search with
 
 Two models learn from scratch on drawn birds, one per code length and each in a process of its own.
-Each is measured beside exhaustive float search and a product quantizer fitted afterwards, on the
-very same embeddings.
+Each is measured beside exhaustive float search, float queries against soft reconstructions, and a
+product quantizer fitted afterwards, on the very same embeddings.
 New files are made in a corner of the folder and moved once they are complete: a crash or Ctrl-C
 leaves an earlier demo as it was. What is not the demo's own is never touched.
 """
@@ -141,6 +141,7 @@ class DemoResult:
             "threads": THREADS,
             "map": {str(bits): one.codes.map_percent for bits, one in by_bits},
             "map_float": self.longest.float_search.map_percent,
+            "map_soft": self.longest.soft and self.longest.soft.map_percent,
             "map_pq": self.longest.posthoc_pq.map_percent,
             "map_float_by_bits": {str(b): one.float_search.map_percent for b, one in by_bits},
             "map_pq_by_bits": {str(b): one.posthoc_pq.map_percent for b, one in by_bits},
@@ -337,7 +338,7 @@ def _write_queries(test: LabelledImages, folder: Path) -> None:
 def _run_facts(one: Evaluation) -> dict[str, Any]:
     """Return the figures of one run without its curves, which its own metrics.json has."""
     content = one.to_dict()
-    for scores in content["scores"].values():
+    for scores in filter(None, content["scores"].values()):
         del scores["pr_curve"]
     kept = ("scores", "timing", "epochs", "model")
     return {"run": f"{RUNS}/{one.bits}"} | {name: content[name] for name in kept}

@@ -35,12 +35,14 @@ from phpq.codes import (
 )
 from phpq.evaluation._ranking import rank_rows
 from phpq.evaluation.metrics import RetrievalScores, measure
+from phpq.evaluation.protocol import CUTOFFS, LabelledEmbeddings, evaluate_codes
 
 Names = Sequence[str | None]  # labels as a gallery has them; None where there is none
 Fit = Callable[[FloatArray, Names], Codebooks]
 UseOfLabels = Literal["with", "without"]
 
 PQ_SIZES = (16, 32, 64, 128, 256)  # codewords of a sub-vector, of which post-hoc PQ takes the best
+_HELD_OUT = 5  # one image in as many of a class asks, where a gallery chooses by itself
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -110,8 +112,8 @@ def fitted_to(way: Way, rows: IntArray, names: Names) -> Way:
 
 def pq_codes(images: FloatArray, bits: int, *, codebook_size: int) -> Way:
     """Return search by a product quantizer of a gallery, each byte one of K codewords."""
-    rows, books = normalise_sub_vectors(images, 1), bits // 8
-    padded = np.pad(rows, ((0, 0), (0, -rows.shape[1] % books)))  # products stay as they are
+    books = bits // 8
+    padded = _padded_units(images, books)
 
     def fit(rows: FloatArray, _names: Names) -> Codebooks:
         generator = np.random.default_rng(0)
@@ -122,8 +124,62 @@ def pq_codes(images: FloatArray, bits: int, *, codebook_size: int) -> Way:
     return Way(f"post-hoc PQ, K={codebook_size}", padded, fit)
 
 
-def best_pq(images: FloatArray, bits: int, labels: IntArray, split: KindSplit) -> Way:
-    """Return product quantization with the K that serves queries of learned classes best.
+def _padded_units(images: FloatArray, books: int) -> FloatArray:
+    """Return rows of unit length, with zeros that make them divisible; products stay."""
+    rows = normalise_sub_vectors(images, 1)
+    return np.pad(rows, ((0, 0), (0, -rows.shape[1] % books)))
+
+
+def evaluate_pq(
+    queries: LabelledEmbeddings,
+    gallery: LabelledEmbeddings,
+    *,
+    num_codebooks: int,
+    largest: int = PQ_SIZES[-1],
+    cutoffs: Sequence[int] = CUTOFFS,
+) -> RetrievalScores:
+    """Measure product quantization of as many bytes, fitted after the embeddings were learned.
+
+    K, at most `largest`, is the best for a fifth of the gallery's images that ask the others; the
+    codewords are then fitted to the whole gallery. Queries have no say in either.
+    """
+    asking = held_out(gallery.labels)
+    split = KindSplit(np.zeros(len(gallery), dtype=bool), asking)
+    sizes = [size for size in PQ_SIZES if size <= largest] or [largest]
+    if not asking.any():
+        sizes = sizes[-1:]
+    way = best_pq(gallery.embeddings, 8 * num_codebooks, gallery.labels, split, sizes=sizes)
+    assert way.fit is not None  # it has codes
+    books = way.fit(way.embeddings, ())
+    units = LabelledEmbeddings(_padded_units(queries.embeddings, num_codebooks), queries.labels)
+    codes = books.encode(way.embeddings)
+    scores = evaluate_codes(units, codes, gallery.labels, books, query_norm="raw", cutoffs=cutoffs)
+    return replace(scores, method="pq")
+
+
+def held_out(labels: IntArray) -> NDArray[np.bool_]:
+    """Choose one image in five of each class, in order, to ask the others: (N,) bool.
+
+    A class of one image is not asked about.
+    """
+    order = np.argsort(labels, kind="stable")
+    _, first, counts = np.unique(labels[order], return_index=True, return_counts=True)
+    rank = np.empty(len(labels), dtype=np.int64)
+    rank[order] = np.arange(len(labels)) - np.repeat(first, counts)
+    several = np.repeat(counts > 1, counts)[np.argsort(order)]
+    asking: NDArray[np.bool_] = several & (rank % _HELD_OUT == 0)
+    return asking
+
+
+def best_pq(
+    images: FloatArray,
+    bits: int,
+    labels: IntArray,
+    split: KindSplit,
+    *,
+    sizes: Sequence[int] = PQ_SIZES,
+) -> Way:
+    """Return product quantization with the K, one of `sizes`, that serves learned classes best.
 
     So that new kinds are not looked at to choose it.
     """
@@ -132,7 +188,8 @@ def best_pq(images: FloatArray, bits: int, labels: IntArray, split: KindSplit) -
     def served(way: Way) -> float:
         return search(way, labels, "", gallery=gallery, queries=queries).values["map"]
 
-    return max((pq_codes(images, bits, codebook_size=size) for size in PQ_SIZES), key=served)
+    ways = [pq_codes(images, bits, codebook_size=size) for size in sizes]
+    return max(ways, key=served) if len(ways) > 1 else ways[0]
 
 
 def search(  # noqa: PLR0913  by name

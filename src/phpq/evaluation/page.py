@@ -58,9 +58,14 @@ def build_page(evaluation: Evaluation, *, curves: Sequence[Figure], top10: bytes
     )
     about = "The embeddings of this method are its codes: search without codes finds the same."
     if not evaluation.lossless:
-        about = (
-            "Three ways to search the same embeddings: by the learned codes, without codes, and "
-            "by a product quantizer fitted afterwards."
+        about = "Ways to search the same embeddings: by the learned codes, and without codes."
+    if evaluation.pq is not None:
+        books = evaluation.settings["quantizer"]["num_codebooks"]
+        about += (
+            " Soft reconstructions are what training makes of the gallery's embeddings: all that "
+            "the codebooks know, without the loss of a code. Post-hoc PQ is a product quantizer "
+            f"fitted to the gallery afterwards, with {2 ** (evaluation.pq.bits // books)} "
+            "codewords per codebook, chosen by images of the gallery that ask the others."
         )
     if evaluation.own:
         about += " Then codebooks that the gallery owns, over the general embedding."

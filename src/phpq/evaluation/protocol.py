@@ -2,7 +2,7 @@
 
 Queries are ranked against the whole gallery; a gallery image is relevant when it has the query's
 class. `evaluate_codes` measures learned codes, `evaluate_float` exhaustive search over the same
-embeddings without codes, `evaluate_posthoc_pq` a product quantizer fitted to them afterwards,
+embeddings without codes, `evaluate_soft` float queries against the gallery's soft reconstructions,
 `evaluate_scores` whatever scores rows.
 """
 
@@ -33,7 +33,6 @@ from phpq.evaluation._ranking import (
     rank_rows,
 )
 from phpq.evaluation.metrics import RetrievalScores, code_health, measure
-from phpq.index import fit_pq
 
 CUTOFFS = (1, 5, 10, 50, 100)
 _TABLE_QUERIES = 2048  # queries whose lookup tables are in memory at once
@@ -102,35 +101,50 @@ def evaluate_float(
     return replace(scores, method="float", bits=32 * gallery.embeddings.shape[1])
 
 
-def evaluate_posthoc_pq(
+def evaluate_soft(
     queries: LabelledEmbeddings,
     gallery: LabelledEmbeddings,
+    codebooks: Codebooks,
     *,
-    num_codebooks: int,
-    codebook_size: int = 256,
-    seed: int = 0,
-    sub_vectors: int | None = None,
+    alpha: float,
+    kappa: int,
     cutoffs: Sequence[int] = CUTOFFS,
 ) -> RetrievalScores:
-    """Measure plain product quantization, fitted to the gallery after the embeddings were learned.
+    """Measure float queries against soft reconstructions of the gallery, as training sees them.
 
-    faiss finds the codewords by k-means on the gallery itself, and encodes by the nearest codeword;
-    queries stay float and are scored by inner product with the decoded rows. `sub_vectors` are
-    normalised as in `evaluate_float`; None is the number of codebooks.
+    What codes gain over `evaluate_float` is partly what the codebooks know: this is that knowledge
+    without the loss of a code.
     """
-    parts = num_codebooks if sub_vectors is None else sub_vectors
-    rows = _normalised(gallery.embeddings, parts)
-    vectors = _normalised(queries.embeddings, parts)
-    centroids, codes = fit_pq(rows, num_codebooks, codebook_size=codebook_size, seed=seed)
+    plain = LabelledEmbeddings(
+        normalise_sub_vectors(queries.embeddings, codebooks.num_codebooks), queries.labels
+    )
+    soft = soft_reconstructions(gallery.embeddings, codebooks, alpha=alpha, kappa=kappa)
+    labelled = LabelledEmbeddings(soft, gallery.labels)
+    scores = evaluate_float(plain, labelled, sub_vectors=0, cutoffs=cutoffs)
+    return replace(scores, method="soft")
 
-    def tables(part: slice) -> FloatArray:
-        block = vectors[part].reshape(-1, num_codebooks, centroids.shape[2])
-        products: FloatArray = np.einsum("qmd,mkd->qmk", block, centroids, optimize=True)
-        return products
 
-    scores = _measure_codes(queries, tables, label_groups(codes, gallery.labels), cutoffs)
-    bits = num_codebooks * (codebook_size.bit_length() - 1)
-    return replace(scores, method="pq", bits=bits, health=code_health(codes, codebook_size))
+def soft_reconstructions(
+    embeddings: FloatArray, codebooks: Codebooks, *, alpha: float, kappa: int
+) -> FloatArray:
+    """Return the soft reconstructions (N, D) float32 of (N, D), as the learned quantizer has them.
+
+    Each sub-vector becomes the mean of its kappa nearest codewords, weighted by the softmax of
+    2 alpha times their cosines.
+    """
+    rows = np.empty((len(embeddings), codebooks.embedding_dim), np.float32)
+    left_out = codebooks.codebook_size - min(kappa, codebooks.codebook_size)
+    for start in range(0, len(embeddings), _TABLE_QUERIES):
+        part = slice(start, start + _TABLE_QUERIES)
+        logits = 2 * alpha * codebooks.lookup_tables(embeddings[part], norm="unit")  # (n, M, K)
+        if left_out:
+            least = np.argpartition(logits, left_out - 1, axis=2)[:, :, :left_out]
+            np.put_along_axis(logits, least, -np.inf, axis=2)
+        weights = np.exp(logits - logits.max(axis=2, keepdims=True))
+        weights /= weights.sum(axis=2, keepdims=True)
+        soft = np.einsum("nmk,mkd->nmd", weights, codebooks.codewords, optimize=True)
+        rows[part] = soft.reshape(len(soft), -1)
+    return rows
 
 
 def evaluate_scores(

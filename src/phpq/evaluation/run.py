@@ -3,7 +3,7 @@
     metrics.json  report.html  precision_at.png  precision_recall.png  top10.png
     gallery.npz   the coded gallery, which `phpq.gallery.of_run` makes searchable
 
-Codes, float search and post-hoc PQ are measured on the same embeddings. The model comes as an
+Codes, two float searches and post-hoc PQ are measured on the same embeddings. The model comes as an
 argument, so that this module needs no torch.
 """
 
@@ -34,14 +34,14 @@ from phpq.evaluation.embedding import (
     embed_readable,
 )
 from phpq.evaluation.history import EpochScores
-from phpq.evaluation.kinds import KindSplit, Way
+from phpq.evaluation.kinds import KindSplit, Way, evaluate_pq
 from phpq.evaluation.metrics import RetrievalScores
 from phpq.evaluation.page import write_page
 from phpq.evaluation.protocol import (
     LabelledEmbeddings,
     evaluate_codes,
     evaluate_float,
-    evaluate_posthoc_pq,
+    evaluate_soft,
 )
 from phpq.evaluation.timing import SearchTiming, time_search
 from phpq.evaluation.unseen import UnseenScores, evaluate_unseen
@@ -77,8 +77,10 @@ class Evaluation:
     fingerprint: str  # of its weights
     codes: RetrievalScores  # search over the learned codes
     float_search: RetrievalScores  # exhaustive search over the same embeddings
-    # A product quantizer of as many bits, fitted to the same embeddings; None without faiss.
+    # A product quantizer of as many bytes, fitted to the same embeddings, and float queries against
+    # soft reconstructions; None for a method whose codes are no words of normalised sub-vectors.
     pq: RetrievalScores | None
+    soft: RetrievalScores | None
     timing: SearchTiming  # 1,000 queries by codes and by float search
     epochs: EpochScores | None  # MAP of the run's last and best epoch; None without a run
     skipped: tuple[SkippedImage, ...]  # images that could not be read
@@ -96,14 +98,21 @@ class Evaluation:
         codes = {f"{self.title} codes": self.codes}
         if self.lossless:
             return codes | self.own
-        fitted = {} if self.pq is None else {"post-hoc PQ": self.pq}
-        return codes | {"float search": self.float_search} | fitted | self.own
+        others = {
+            "float search": self.float_search,
+            "float against soft reconstructions": self.soft,
+            "post-hoc PQ": self.pq,
+        }
+        return codes | {name: one for name, one in others.items() if one is not None} | self.own
 
     @property
     def posthoc_pq(self) -> RetrievalScores:
         """What `pq` holds, for those who cannot do without."""
         if self.pq is None:
-            raise ConfigError("Post-hoc PQ was not measured: install faiss-cpu, which fits it.")
+            raise ConfigError(
+                f"Post-hoc PQ was not measured: codes of {self.title} are no product codes of "
+                "normalised embeddings. Ask for it of phpq or pqn."
+            )
         return self.pq
 
     @property
@@ -122,10 +131,12 @@ class Evaluation:
             "map": {str(self.bits): self.codes.map_percent},
             "lossless": self.lossless,
             "map_float": self.float_search.map_percent,
+            "map_soft": self.soft and self.soft.map_percent,
             "map_pq": self.pq and self.pq.map_percent,
             "scores": {
                 "codes": self.codes.to_dict(),
                 "float": self.float_search.to_dict(),
+                "soft": self.soft and self.soft.to_dict(),
                 "pq": self.pq and self.pq.to_dict(),
             },
             "own_codebooks": {name: scores.to_dict() for name, scores in self.own.items()},
@@ -161,6 +172,8 @@ def evaluate_model(
     With `own_codebooks` the gallery is also searched by codebooks of its own, which takes an
     embedding more of every image.
     """
+    if own_codebooks:
+        model.embedding_dim("general")  # says what is missing before any image is embedded
     if out is not None:
         _make_folder(out)
     own = model.card.dataset in (dataset.source, dataset.name)
@@ -173,7 +186,7 @@ def evaluate_model(
     if strangers:
         strangers.append(embed(changed_copies(strangers[0].images, COPIES)))
     codes = model.codebooks.encode(gallery.embeddings)
-    codes_scores, float_scores, pq_scores = _measure(model, queries, gallery, codes)
+    codes_scores, float_scores, soft_scores, pq_scores = _measure(model, queries, gallery, codes)
     evaluation = Evaluation(
         dataset=dataset.name,
         source=dataset.source,
@@ -184,6 +197,7 @@ def evaluate_model(
         fingerprint=model.fingerprint(),
         codes=codes_scores,
         float_search=float_scores,
+        soft=soft_scores,
         pq=pq_scores,
         timing=time_search(
             queries.embeddings,
@@ -211,8 +225,8 @@ def evaluate_model(
 
 def _measure(
     model: Model, queries: EmbeddedImages, gallery: EmbeddedImages, codes: CodeArray
-) -> tuple[RetrievalScores, RetrievalScores, RetrievalScores | None]:
-    """Return the scores of the codes, of float search and, where there is faiss, post-hoc PQ."""
+) -> tuple[RetrievalScores, RetrievalScores, RetrievalScores | None, RetrievalScores | None]:
+    """Return the scores of the codes, of float search, of soft reconstructions and post-hoc PQ."""
     books, size = model.codebooks.num_codebooks, model.codebooks.codebook_size
     parts = books if model.codebooks.unit else 0  # other methods do not normalise
     asking, asked = queries.labelled(), gallery.labelled()
@@ -222,17 +236,27 @@ def _measure(
         asking, codes, asked.labels, model.codebooks, query_norm=model.query_norm, cutoffs=cutoffs
     )
     by_floats = evaluate_float(asking, asked, sub_vectors=parts, cutoffs=cutoffs)
-    if find_spec("faiss") is None:
-        return by_codes, by_floats, None
-    options = {"num_codebooks": books, "codebook_size": size, "sub_vectors": parts}
-    return by_codes, by_floats, evaluate_posthoc_pq(asking, asked, cutoffs=cutoffs, **options)
+    if not model.codebooks.unit:
+        return by_codes, by_floats, None, None
+    config = model.card.config
+    # PQN attends to all codewords, whatever kappa is set for PHPQ.
+    kappa = size if config.method.name == "pqn" else config.quantizer.kappa
+    soft = None
+    if config.quantizer.kappa_mode != "nucleus":  # which keeps as many as a row needs
+        alpha = config.quantizer.alpha
+        soft = evaluate_soft(
+            asking, asked, model.codebooks, alpha=alpha, kappa=kappa, cutoffs=cutoffs
+        )
+    units = LabelledEmbeddings(normalise_sub_vectors(asking.embeddings, books), asking.labels)
+    rows = LabelledEmbeddings(normalise_sub_vectors(asked.embeddings, books), asked.labels)
+    fitted = evaluate_pq(units, rows, num_codebooks=books, largest=size, cutoffs=cutoffs)
+    return by_codes, by_floats, soft, fitted
 
 
 def _measure_own(
     model: Model, queries: EmbeddedImages, gallery: EmbeddedImages
 ) -> dict[str, RetrievalScores]:
     """Search the same images by codebooks fitted to the gallery, of as many bytes."""
-    model.embedding_dim("general")  # says what is missing, and how to add it
     asking = LabelledEmbeddings(queries.others[GENERAL], queries.images.labels)
     rows, labels = gallery.others[GENERAL], gallery.images.labels
     names = [gallery.images.class_names[label] for label in labels]

@@ -112,10 +112,11 @@ class HashingMethod(Method):
 class ClassifiedHashing(HashingMethod):
     """What FPH, SRLH and CFH share: tanh codes that a classifier can read and that triplets order.
 
-        L = CE(W b + c, y) + w_t mean max(0, |a-p|^2 - |a-n|^2 + m) / bits + w_q mean (|b| - 1)^2
+        L = CE(W s + c, y) + w_t mean max(0, |a-p|^2 - |a-n|^2 + m) / bits + w_q mean (|b| - 1)^2
 
-    W is free, so that 16 bits can tell 200 classes apart; outputs are centred by the hash layer, so
-    that no bit saturates before it has learned. A subclass says what the code looks at.
+    where s lies between b and its signs, by the option `signs`. W is free, so that 16 bits can tell
+    200 classes apart; outputs are centred by the hash layer, so that no bit saturates before it has
+    learned. A subclass says what the code looks at.
     """
 
     bounded = True
@@ -124,6 +125,7 @@ class ClassifiedHashing(HashingMethod):
     smoothing: float = option(0.1, "in [0, 1)")  # share of its target spread over all classes
     triplet: float = option(1.0, "0 or more")  # w_t, weight of the triplets
     quantization: float = option(0.1, "0 or more")  # w_q, weight of the distance from signs
+    signs: float = option(0.0, "in [0, 1]")  # how far the classifier reads signs, not tanh values
 
     def __init__(self, setup: MethodSetup) -> None:
         super().__init__(setup)
@@ -131,13 +133,19 @@ class ClassifiedHashing(HashingMethod):
 
     def loss(self, outputs: Tensor, labels: Tensor, rows: Tensor) -> tuple[Tensor, ...]:
         """Return the loss of b (B, bits) and its three terms."""
-        logits = self.classifier(outputs)
+        logits = self.classifier(towards_signs(outputs, self.signs))
         classification = F.cross_entropy(logits, labels, label_smoothing=self.smoothing)
         margin = MARGIN_BASE + MARGIN_SHARE * self.bits
         triplet = batch_triplet_loss(outputs, labels, margin) / self.bits
         gap = quantization_gap(outputs)
         total = self.classification * classification + self.triplet * triplet
         return total + self.quantization * gap, classification, triplet, gap
+
+
+def towards_signs(outputs: Tensor, share: float) -> Tensor:
+    """Move u (B, bits) that share of the way to its signs; gradients pass as if it had stayed."""
+    signs = torch.where(outputs >= 0, 1.0, -1.0)
+    return outputs + share * (signs - outputs).detach()
 
 
 def similar_pairs(labels: Tensor, others: Tensor | None = None) -> Tensor:

@@ -2,7 +2,8 @@
 
 In: pixels, or features (N, C) that were computed before. Out: embeddings (N, D) for search. The
 features are the pooled last stage of the backbone, as it came ("imagenet") or after it learned to
-classify ("finetuned"); centred with the mean of the training set, then scaled to unit length.
+classify ("finetuned"), or the leading axes of the latter, once whitened within the classes of the
+training set ("discriminant"); centred with the mean of the training set, scaled to unit length.
 """
 
 from typing import Any, NamedTuple
@@ -15,10 +16,13 @@ from torch import Tensor, nn
 
 from phpq.codes import Codebooks, FloatArray, check_embeddings, sign_codebooks
 from phpq.errors import ConfigError, NotTrainedError, ShapeError
+from phpq.model.general import whiten
 from phpq.model.method import Learned, Method, MethodSetup, TrainingSet
 
 Numbers = NDArray[Any]  # fits are computed in float64, buffers are float32
 
+AXES = 64  # that tell classes apart, at most, unless a code has more bits
+SHRINK = 0.01  # of the covariance within classes towards that of equal, independent features
 RANK_TOLERANCE = 1e-6  # of the largest variance: directions with less are rounding errors
 
 
@@ -34,7 +38,8 @@ class ShallowMethod(Method):
 
     fitted_last = True
     query_norm = "raw"
-    mean: Tensor  # (C,) float32, of the training set's features
+    mean: Tensor  # (F,) float32, of the training set's features
+    discriminants: Tensor  # (C, F) of discriminant features; others are coded as they are
     fitted: Tensor  # scalar uint8: 1 once there are codes
 
     def __init__(self, setup: MethodSetup) -> None:
@@ -43,7 +48,12 @@ class ShallowMethod(Method):
         self.feature_dim = self.backbone.channels[-1]
         if self.learns:
             self.classifier = nn.Linear(self.feature_dim, setup.num_classes)
+        self.code_dim = self.feature_dim  # C, of what is coded
         self.reserve(mean=(self.feature_dim,))
+        if setup.features == "discriminant":
+            axes = max(min(AXES, setup.num_classes - 1), setup.quantizer.bits)
+            self.code_dim = min(axes, self.feature_dim)
+            self.reserve(discriminants=(self.code_dim, self.feature_dim))
         self.register_buffer("fitted", torch.zeros((), dtype=torch.uint8))
 
     def reserve(self, **shapes: tuple[int, ...]) -> None:
@@ -54,7 +64,7 @@ class ShallowMethod(Method):
     @property
     def learns(self) -> bool:
         """Whether the features are fine-tuned; ImageNet's are taken as they are."""
-        return self.setup.features == "finetuned"
+        return self.setup.features != "imagenet"
 
     def fit(self, features: FloatArray, seed: int) -> None:
         """Fit the codes to centred features (N, C) float32 of unit length."""
@@ -65,7 +75,7 @@ class ShallowMethod(Method):
         raise NotImplementedError
 
     def describe_features(self, images: Tensor, *, mirrored: bool = False) -> Tensor:
-        """Return the features (B, C) float32 of pixels in [0, 1], neither centred nor scaled."""
+        """Return the features (B, F) float32 of pixels in [0, 1], neither centred nor scaled."""
         features = self._pooled(images)
         return (features + self._pooled(images.flip(-1))) / 2 if mirrored else features
 
@@ -75,22 +85,36 @@ class ShallowMethod(Method):
             return pyramid[-1].float().mean((2, 3))
 
     @torch.no_grad()
-    def fit_features(self, features: Tensor, *, seed: int) -> None:
-        """Fit mean and codes to features (N, C) float32 from `describe_features`, on any device."""
+    def fit_features(self, features: Tensor, *, seed: int, labels: Tensor | None = None) -> None:
+        """Fit mean and codes to features (N, F) float32 from `describe_features`, on any device.
+
+        Discriminant ones need the labels (N,) int64 of the rows.
+        """
         rows = check_embeddings("features", features.cpu().numpy(), self.feature_dim)
         if not len(rows):
             raise ShapeError("features has no rows; expected at least one. Give a training set.")
         self.store(mean=rows.mean(0, dtype=np.float64))
+        if self.setup.features == "discriminant":
+            if labels is None:
+                raise ShapeError(
+                    "labels is missing: discriminant features are fitted to classes. Give the "
+                    "labels of the rows, or set method.features=finetuned."
+                )
+            axes = whiten(features.float(), labels, shrink=SHRINK)[1].T[: self.code_dim]
+            self.discriminants[: len(axes)] = axes
         self.fit(self._normalised(features).cpu().numpy(), seed)
         self.store(fitted=np.ones(()))
 
     def encode_features(self, features: Tensor) -> Tensor:
-        """Return the embeddings (N, D) float32 of features (N, C) from `describe_features`."""
+        """Return the embeddings (N, D) float32 of features (N, F) from `describe_features`."""
         with torch.autocast(features.device.type, enabled=False):
             return self.project(self._normalised(features))
 
     def _normalised(self, features: Tensor) -> Tensor:
-        return F.normalize(features.float().to(self.mean.device) - self.mean, dim=1)
+        centred = features.float().to(self.mean.device) - self.mean
+        if self.setup.features == "discriminant":
+            centred = centred @ self.discriminants.T
+        return F.normalize(centred, dim=1)
 
     @torch.no_grad()
     def store(self, **fitted: Numbers) -> None:
@@ -105,10 +129,10 @@ class ShallowMethod(Method):
         mirrored = self.setup.mirrored
         training.message(f"fitting the codes of {self.setup.name}")
         features = training.apply(lambda images: self.describe_features(images, mirrored=mirrored))
-        self.fit_features(features, seed=training.seed)
+        self.fit_features(features, seed=training.seed, labels=training.labels)
 
     def extract(self, images: Tensor) -> Tensor:
-        """Return the features (B, C) float32."""
+        """Return the features (B, F) float32."""
         return self.describe_features(images)
 
     def objective(self, extracted: Tensor, labels: Tensor, rows: Tensor) -> Learned:

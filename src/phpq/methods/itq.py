@@ -24,8 +24,8 @@ class ITQ(ShallowHashing):
 
     def __init__(self, setup: MethodSetup) -> None:
         super().__init__(setup)
-        self.check_rank(self.feature_dim, of=repr(setup.model.backbone))
-        self.reserve(centre=(self.feature_dim,), projection=(self.bits, self.feature_dim))
+        self.check_rank(self.code_dim, of=repr(setup.model.backbone))
+        self.reserve(centre=(self.code_dim,), projection=(self.bits, self.code_dim))
 
     def fit(self, features: FloatArray, seed: int) -> None:
         """Find axes and rotation."""

@@ -21,12 +21,12 @@ class LSH(ShallowHashing):
 
     def __init__(self, setup: MethodSetup) -> None:
         super().__init__(setup)
-        self.reserve(projection=(self.bits, self.feature_dim))
+        self.reserve(projection=(self.bits, self.code_dim))
 
     def fit(self, features: FloatArray, seed: int) -> None:
         """Draw the hyperplanes; features have no say in it."""
         generator = np.random.default_rng(seed)
-        self.store(projection=generator.standard_normal((self.bits, self.feature_dim)))
+        self.store(projection=generator.standard_normal((self.bits, self.code_dim)))
 
     def scores(self, features: Tensor) -> Tensor:
         """Return W x."""

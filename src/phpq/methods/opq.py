@@ -27,11 +27,11 @@ class OPQ(PQ):
     def __init__(self, setup: MethodSetup) -> None:
         super().__init__(setup)
         total = self.num_codebooks * self.sub_dim
-        self.reserve(centre=(self.feature_dim,), rotation=(total, self.feature_dim))
+        self.reserve(centre=(self.code_dim,), rotation=(total, self.code_dim))
 
     def choose_sub_dim(self) -> int:
         """Return the length of a block: as many axes as fit, but at least one per codebook."""
-        return max(1, min(int(self.pca_dim), self.feature_dim) // self.num_codebooks)
+        return max(1, min(int(self.pca_dim), self.code_dim) // self.num_codebooks)
 
     def transform(self, features: Tensor) -> Tensor:
         """Reduce and rotate centred features (N, C) of unit length to (N, M sub_dim)."""
@@ -40,8 +40,8 @@ class OPQ(PQ):
     def fit(self, features: FloatArray, seed: int) -> None:
         """Find axes, rotation and codewords."""
         total = self.num_codebooks * self.sub_dim
-        found = principal_axes(features, min(total, self.feature_dim))
-        axes = np.zeros((total, self.feature_dim))
+        found = principal_axes(features, min(total, self.code_dim))
+        axes = np.zeros((total, self.code_dim))
         axes[: len(found.axes)] = found.axes
         rows = ((features - found.mean) @ axes.T).astype(np.float32)
         self.store(centre=found.mean, rotation=self._rotation(rows, seed) @ axes)

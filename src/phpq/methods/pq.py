@@ -32,11 +32,11 @@ class PQ(ShallowMethod):
 
     def choose_sub_dim(self) -> int:
         """Return the length of a block, before the one is appended."""
-        return -(-self.feature_dim // self.num_codebooks)
+        return -(-self.code_dim // self.num_codebooks)
 
     def transform(self, features: Tensor) -> Tensor:
         """Bring centred features (N, C) of unit length to (N, M sub_dim)."""
-        return F.pad(features, (0, self.num_codebooks * self.sub_dim - self.feature_dim))
+        return F.pad(features, (0, self.num_codebooks * self.sub_dim - self.code_dim))
 
     def fit(self, features: FloatArray, seed: int) -> None:
         """Find the codewords of the transformed features."""

@@ -27,9 +27,9 @@ class SH(ShallowHashing):
 
     def __init__(self, setup: MethodSetup) -> None:
         super().__init__(setup)
-        self.check_rank(self.feature_dim, of=repr(setup.model.backbone))
+        self.check_rank(self.code_dim, of=repr(setup.model.backbone))
         each = (self.bits,)
-        self.reserve(axes=(self.bits, self.feature_dim), low=each, width=each, waves=each)
+        self.reserve(axes=(self.bits, self.code_dim), low=each, width=each, waves=each)
 
     def fit(self, features: FloatArray, seed: int) -> None:
         """Choose axis and frequency of every bit."""

@@ -36,7 +36,7 @@ class MethodSetup:
     model: ModelConfig
     quantizer: QuantizerConfig
     loss: LossConfig
-    features: Literal["finetuned", "imagenet"]  # what shallow methods code
+    features: Literal["discriminant", "finetuned", "imagenet"]  # what shallow methods code
     mirrored: bool  # images are encoded together with their mirror image
     codebook_epoch: int  # epochs that learn without codebooks
     load_weights: bool = True  # False leaves the backbone as initialised

@@ -1,7 +1,7 @@
 """The trainable network: images -> backbone -> hybrid pooling -> embedding -> soft quantization.
 
 In: pixels in [0, 1], (B, 3, H, W). Out: `RetrievalOutput` while training, embeddings for search.
-The two terms of the objective follow: tensors in, a scalar out; no data-dependent shapes.
+The terms of the objective follow: tensors in, a scalar out; no data-dependent shapes.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class QuantizedMethod(Method):
 class Network(QuantizedMethod):
     """PHPQ from pixels to soft reconstructions and class logits."""
 
-    terms = ("classification", "contrastive")
+    terms = ("classification", "contrastive", "embedding")
 
     def __init__(self, setup: MethodSetup) -> None:
         super().__init__(setup)
@@ -93,7 +93,8 @@ class Network(QuantizedMethod):
         output = self.quantize(extracted, softly=self.quantized)
         terms = phpq_loss(output, labels, self.setup.loss, self.setup.quantizer.num_codebooks)
         codes = self.quantizer.encode(extracted.detach()).to(torch.uint8)
-        return Learned(terms.total, (terms.classification, terms.contrastive), codes)
+        parts = terms.classification, terms.contrastive, terms.embedding
+        return Learned(terms.total, parts, codes)
 
     def prepare_epoch(self, epoch: int, training: TrainingSet) -> EpochChange:
         """Start the codebooks when their epoch has come; before it, learn without them."""
@@ -137,14 +138,15 @@ class LossTerms(NamedTuple):
     """The objective and its parts, each a scalar tensor."""
 
     total: Tensor
-    classification: Tensor
+    classification: Tensor  # of reconstructions
     contrastive: Tensor
+    embedding: Tensor  # the same classification of z, before it is quantized; not in the paper
 
 
 def phpq_loss(
     output: RetrievalOutput, labels: Tensor, config: LossConfig, num_codebooks: int
 ) -> LossTerms:
-    """Combine both terms of a batch with labels (B,) int64 as the config weighs them.
+    """Combine the terms of a batch with labels (B,) int64 as the config weighs them.
 
     Margins of the config are in units of sqrt(M), the number of codebooks.
     """
@@ -156,12 +158,11 @@ def phpq_loss(
         negative_margin=config.negative_margin * num_codebooks**0.5,
         positive_mean=config.positive_mean,
     )
-    total = classification + config.gamma * contrastive
-    if config.embedding_weight:
-        total = total + config.embedding_weight * classification_loss(
-            output.embedding_logits, labels, config.tau, config.label_smoothing
-        )
-    return LossTerms(total, classification, contrastive)
+    embedding = classification_loss(
+        output.embedding_logits, labels, config.tau, config.label_smoothing
+    )
+    total = classification + config.gamma * contrastive + config.embedding_weight * embedding
+    return LossTerms(total, classification, contrastive, embedding)
 
 
 def classification_loss(

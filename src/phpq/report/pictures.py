@@ -232,13 +232,18 @@ _COLUMNS = (
 )
 
 
+def loss_terms(row: Mapping[str, Any]) -> list[str]:
+    """Return the names of the terms of a method's loss in a row of metrics.jsonl."""
+    return [name for name in row if name not in _COLUMNS.split()]
+
+
 def plot_training(rows: Sequence[Mapping[str, Any]]) -> bytes:
     """Draw a run over its epochs: losses, MAP, learning rate, and the health of the codebooks.
 
     Takes the rows of metrics.jsonl, each with "epoch"; a value that a row lacks is left out.
     """
     _require(rows)
-    terms = [name for name in rows[0] if name not in _COLUMNS.split()]  # of the method's loss
+    terms = loss_terms(rows[-1])
     panels: tuple[tuple[str, str, tuple[str, ...]], ...] = (
         ("Loss", "loss", ("loss", *terms)),
         ("MAP of the evaluated epochs", "MAP, %", ("map",)),

@@ -14,7 +14,7 @@ from phpq.api import code_commit
 from phpq.data import Dataset
 from phpq.errors import ConfigError, DataError
 from phpq.reproduce.grid import GridPlan, Subject, make_plan, open_subject, recall_subject
-from phpq.reproduce.paper import check_methods, expand_targets
+from phpq.reproduce.paper import check_methods, check_recipe, expand_targets
 from phpq.reproduce.runner import GridResult, Say, collect, run_plan
 from phpq.reproduce.store import Store
 from phpq.reproduce.work import Workplace
@@ -29,6 +29,7 @@ class Options:
     bits: Sequence[int] = (16, 32, 48, 64)
     seeds: Sequence[int] | None = None  # None is 0, 1, 2, and 0 alone for drawn birds
     methods: Sequence[str] = ()  # only these in tables of methods; all if empty
+    recipe: str = "ours"  # of variants of PHPQ: one of `phpq.config.READINGS`, or "both"
     epochs: int | None = None  # of every training; None leaves the default
     out: Path | None = None  # None is `reproduce/<data set>`
     weights: str | None = None  # "hub", "none" or a file; None chooses by the data set
@@ -47,10 +48,18 @@ def reproduce(options: Options, *, say: Say) -> GridResult:
     # What is mistyped shows before a data set is opened.
     expand_targets(options.target)
     check_methods(options.methods)
+    check_recipe(options.recipe)
     subject, dataset, folder = _subject(options)
     usual = (0,) if subject.drawn else (0, 1, 2)
     lengths, seeds = options.bits, usual if options.seeds is None else options.seeds
-    plan = make_plan(subject, options.target, bits=lengths, seeds=seeds, methods=options.methods)
+    plan = make_plan(
+        subject,
+        options.target,
+        bits=lengths,
+        seeds=seeds,
+        methods=options.methods,
+        recipe=options.recipe,
+    )
     store = Store(folder)
     if options.run:
         result = _run(options, plan, store, say)

@@ -21,7 +21,14 @@ from phpq.index import CodeIndex
 from phpq.report.blocks import Block, Figure, Note, Section, Table
 from phpq.report.pictures import HitRow, draw_hits, hit_rows, plot_curves, spread_queries
 from phpq.reproduce.grid import GridPlan
-from phpq.reproduce.paper import RECONSTRUCTED, SPEED_UP, TITLES, Row
+from phpq.reproduce.paper import (
+    RECIPE_TITLES,
+    RECONSTRUCTED,
+    SPEED_UP,
+    TITLES,
+    Row,
+    printed_name,
+)
 from phpq.reproduce.store import KeptCodes, Store
 from phpq.reproduce.tables import Records
 
@@ -31,61 +38,69 @@ _PAIR = ("phpq", "pqn")
 _BLOCK_DISTANCES = 1 << 22  # Hamming distances of one block of queries
 
 Search = Callable[[], object]
+Draw = Callable[..., bytes]  # as `plot_curves`
 Made = tuple[dict[str, Any] | None, Section]  # the content of a JSON file, and what a page shows
 
 
-def alpha_figure(plan: GridPlan, table: Mapping[str, Any]) -> list[Figure]:
+def alpha_figure(table: Mapping[str, Any], *, draw: Draw = plot_curves) -> list[Figure]:
     """Draw MAP against alpha, of the table of that name; none without a number."""
-    bits = max(plan.bits)
+    bits = max(table["bits"])
     curves: dict[str, dict[float, float]] = {}
     for row in table["rows"]:
         cell = row["cells"][str(bits)]
-        alpha = float(row["name"].split("-")[1])
+        alpha = float(printed_name(row["name"]).split("-")[1])
         if cell["mean"] is not None:
-            curves.setdefault(f"ours, {row['group']}", {})[alpha] = cell["mean"]
+            recipe = "" if row["recipe"] == "ours" else f", {RECIPE_TITLES[row['recipe']]}"
+            curves.setdefault(f"ours, {row['group']}{recipe}", {})[alpha] = cell["mean"]
         if cell["paper"] is not None:
             curves.setdefault("paper, partial attention", {})[alpha] = cell["paper"]
     if not curves:
         return []
     title, strong = f"MAP against alpha, {bits} bits", "ours, partial attention"
-    image = plot_curves(curves, title=title, labels=("alpha", "MAP, %"), strong=strong, wide=True)
+    image = draw(curves, title=title, labels=("alpha", "MAP, %"), strong=strong, wide=True)
     alt = f"MAP against alpha with partial and with full attention, {bits} bits"
-    return [_figure(plan, "alpha", image, alt)]
+    return [_figure(table, "alpha", image, alt)]
 
 
-def precision_figures(plan: GridPlan, records: Records) -> Made:
-    """Draw the precision of the first N hits of every method, one figure per code length."""
-    blocks, data = [], {}
+def precision_data(plan: GridPlan, records: Records) -> dict[str, Any]:
+    """Return the precision of the first N hits of every method, by code length."""
+    data, used = {}, []
     for bits in plan.bits:
         curves = {}
         for row in plan.rows["pn-curves"]:
             key = plan.places["pn-curves", row.name, bits, plan.seeds[0]]
             if key in records:
                 record = records[key]
+                used.append(record)
                 values = record.get("precision_at_learned") or record["precision_at"]
-                curves[row.figure_title] = {float(n): value for n, value in values.items()}
-        if not curves:
-            continue
-        data[str(bits)] = {
-            title: {f"{n:g}": round(value, 2) for n, value in points.items()}
-            for title, points in curves.items()
-        }
-        labels = ("N", "precision, %")
-        image = plot_curves(curves, title=f"{bits} bits", labels=labels, strong="PHPQ", wide=True)
-        alt = f"Precision of the first N hits against N, {bits} bits"
-        blocks.append(_figure(plan, f"pn-curves-{bits}", image, alt))
-    content = {
+                curves[row.figure_title] = {n: round(value, 2) for n, value in values.items()}
+        if curves:
+            data[str(bits)] = curves
+    return {
         "figure": "pn-curves",
         "dataset": plan.subject.facts(),
         "seed": plan.seeds[0],
+        "commits": _commits(used),
         "precision_at": data,
     }
-    return content, _figure_section(plan, "pn-curves", blocks)
 
 
-def efficiency_figure(plan: GridPlan, timed: dict[str, Any]) -> Made:
+def precision_figures(content: Mapping[str, Any], *, draw: Draw = plot_curves) -> Section:
+    """Draw what `precision_data` found, one figure per code length."""
+    blocks = []
+    for bits, found in content["precision_at"].items():
+        curves = {title: {float(n): v for n, v in at.items()} for title, at in found.items()}
+        labels = ("N", "precision, %")
+        image = draw(curves, title=f"{bits} bits", labels=labels, strong="PHPQ", wide=True)
+        alt = f"Precision of the first N hits against N, {bits} bits"
+        blocks.append(_figure(content, f"pn-curves-{bits}", image, alt))
+    return _figure_section(content, blocks)
+
+
+def efficiency_figure(timed: Mapping[str, Any], *, draw: Draw = plot_curves) -> Section:
     """Show what `time_searches` measured."""
-    bits, rows = max(plan.bits), timed["rows"]
+    rows, name = timed["rows"], timed["dataset"]["name"]
+    bits = max((row["bits"] for row in rows), default=0)
     blocks: list[Block] = []
     # A method that has a Hamming search is drawn by that alone.
     hamming = {row["name"] for row in rows if row["engine"].startswith("hamming")}
@@ -95,7 +110,7 @@ def efficiency_figure(plan: GridPlan, timed: dict[str, Any]) -> Made:
         if row["bits"] == bits and (row["engine"] != "index" or row["name"] not in hamming)
     }
     if points:
-        image = plot_curves(
+        image = draw(
             points,
             title=f"Time of 1,000 queries against MAP, {bits} bits",
             labels=("milliseconds for 1,000 queries", "MAP, %"),
@@ -104,7 +119,7 @@ def efficiency_figure(plan: GridPlan, timed: dict[str, Any]) -> Made:
             wide=True,
         )
         alt = f"Milliseconds for 1,000 queries against MAP, {bits} bits"
-        blocks.append(_figure(plan, "efficiency", image, alt))
+        blocks.append(_figure(timed, "efficiency", image, alt))
     blocks.append(
         Table(
             ("method", "search", "bits", "MAP", "ms for 1,000 queries"),
@@ -113,17 +128,14 @@ def efficiency_figure(plan: GridPlan, timed: dict[str, Any]) -> Made:
             f"process on {timed['cpu_cores']} cores. Embedding the queries is left out.",
         )
     )
-    codes = {r["bits"]: r["ms"] for r in rows if r["name"] == "phpq" and r["engine"] == "index"}
-    floats = {r["bits"]: r["ms"] for r in rows if r["engine"] == "float"}
-    ratios = {str(b): round(floats[b] / codes[b], 2) for b in codes if b in floats and codes[b]}
     told = [
         f"{length} bits: PHPQ answers {ratio:.1f} times as fast as float search."
-        for length, ratio in ratios.items()
+        for length, ratio in timed["phpq_over_float"].items()
     ]
-    if plan.subject.name in SPEED_UP:
-        told.append(f"The paper says {SPEED_UP[plan.subject.name]:.2f} times.")
+    if name in SPEED_UP:
+        told.append(f"The paper says {SPEED_UP[name]:.2f} times.")
     blocks += [Note(tuple(told), as_list=True)] if told else []
-    return timed | {"phpq_over_float": ratios}, _figure_section(plan, "efficiency", blocks)
+    return _figure_section(timed, blocks)
 
 
 def time_searches(
@@ -146,14 +158,21 @@ def time_searches(
                 searches.append(search)
     for row_facts, seconds in zip(rows, time_in_turns(searches, repeats), strict=True):
         row_facts["ms"] = round(1000 * seconds, 3)
+    codes = {r["bits"]: r["ms"] for r in rows if r["name"] == "phpq" and r["engine"] == "index"}
+    floats = {r["bits"]: r["ms"] for r in rows if r["engine"] == "float"}
     return {
         "figure": "efficiency",
         "dataset": plan.subject.facts(),
+        "seed": plan.seeds[0],
+        "commits": _commits(list(records.values())),
         "queries": QUERIES,
         "top_k": TOP_K,
         "repeats": repeats,
         "cpu_cores": os.cpu_count(),
         "rows": rows,
+        "phpq_over_float": {
+            str(b): round(floats[b] / codes[b], 2) for b in codes if b in floats and codes[b]
+        },
     }
 
 
@@ -169,7 +188,7 @@ def top10_figure(plan: GridPlan, records: Records, store: Store, dataset: Datase
     caption = f"Right hits of {facts['shown']}: {right}. Green with a tick: the class of the query."
     content = {"figure": "top10", "dataset": plan.subject.facts()} | facts
     lead = "One query of each of a few classes spread over all, chosen before hits were seen."
-    blocks = (_figure(plan, "top10", picture, alt), Note((caption,)))
+    blocks = (_figure(content, "top10", picture, alt), Note((caption,)))
     return content, Section(TITLES["top10"], blocks, lead=lead)
 
 
@@ -262,10 +281,15 @@ def _hamming(queries: CodeArray, gallery: CodeArray) -> tuple[str, Search]:
     return "hamming (popcount)", popcount
 
 
-def _figure(plan: GridPlan, name: str, image: bytes, alt: str) -> Figure:
-    return Figure(image, alt=alt, wide=True, file=f"figures/{name}-{plan.subject.name}.png")
+def _figure(content: Mapping[str, Any], name: str, image: bytes, alt: str) -> Figure:
+    file = f"figures/{name}-{content['dataset']['name']}.png"
+    return Figure(image, alt=alt, wide=True, file=file)
 
 
-def _figure_section(plan: GridPlan, target: str, blocks: list[Any]) -> Section:
-    lead = f"Seed {plan.seeds[0]}, last epoch. {RECONSTRUCTED}: our reconstruction."
-    return Section(TITLES[target], tuple(blocks), lead=lead)
+def _figure_section(content: Mapping[str, Any], blocks: list[Any]) -> Section:
+    lead = f"Seed {content['seed']}, last epoch. {RECONSTRUCTED}: our reconstruction."
+    return Section(TITLES[content["figure"]], tuple(blocks), lead=lead)
+
+
+def _commits(records: list[dict[str, Any]]) -> list[str]:
+    return sorted({record["commit"] for record in records if record["commit"]})

@@ -15,6 +15,7 @@ import re
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cache
 from pathlib import Path
 from typing import Any, Literal
 
@@ -107,6 +108,8 @@ class GridPlan:
     rows: dict[str, tuple[Row, ...]]  # of each target
     cells: tuple[Cell, ...]  # everything to run, in the order of `_in_order`
     places: dict[tuple[str, str, int, int], str]  # (target, row, bits, seed) -> key of the cell
+    # (target, recipe) -> the row that is PHPQ as it is, which variants are compared with.
+    bases: dict[tuple[str, str], str]
 
 
 def open_subject(
@@ -183,10 +186,12 @@ def make_plan(
     bits: Sequence[int],
     seeds: Sequence[int],
     methods: Sequence[str] = (),
+    recipe: str = "ours",
 ) -> GridPlan:
     """Resolve every cell of the tables and figures that are asked for.
 
-    Figures are of the first seed; tables of methods are of these alone, or of all if none is named.
+    Variants of PHPQ are learned by the recipe, or by "both". Figures are of the first seed; tables
+    of methods are of these alone, or of all if none is named.
     """
     targets, methods = expand_targets(target), check_methods(methods)
     bits, seeds = tuple(dict.fromkeys(bits)), tuple(dict.fromkeys(seeds))
@@ -201,16 +206,20 @@ def make_plan(
             "as in --seeds 0,1,2."
         )
     cells, places = dict[str, Cell](), dict[tuple[str, str, int, int], str]()
-    rows = {name: rows_of(name, subject.base, methods) for name in targets}
-    planner = _Planner(subject)
+    rows = {name: rows_of(name, subject.base, methods, recipe=recipe) for name in targets}
+    planner, bases = _Planner(subject), dict[tuple[str, str], str]()
     for name, row in [(target, row) for target in targets for row in rows[target]]:
         config = planner.row_config(row)
+        if config == planner.plain_config("phpq", row.recipe):
+            bases.setdefault((name, row.recipe), row.name)
         for length in (max(bits),) if name in ("top10", UNSEEN) else bits:
+            # Floats have no length: one training stands for all.
+            trained = max(bits) if row.searched == "float" else length
             for seed in seeds[:1] if name in FIGURES else seeds:
-                made = planner.cells(config, bits=length, seed=seed, keep=seed == seeds[0])
+                made = planner.cells(row, config, bits=trained, seed=seed, keep=seed == seeds[0])
                 cells |= {cell.key: cell for cell in made}
                 places[name, row.name, length, seed] = made[-1].key
-    return GridPlan(subject, targets, bits, seeds, rows, _in_order(cells.values()), places)
+    return GridPlan(subject, targets, bits, seeds, rows, _in_order(cells.values()), places, bases)
 
 
 def same_settings(recorded: Mapping[str, Any], cell: Cell, weights: str) -> bool:
@@ -254,8 +263,9 @@ class _Planner:
     def __init__(self, subject: Subject) -> None:
         self.subject = subject
         self.defaults = _flat(to_dict(RunConfig()))
-        self.plain = _flat(to_dict(self.row_config(Row("phpq", "PHPQ"))))
-        # One training serves all shallow methods and lengths; ImageNet features serve all seeds.
+        self.plain_config = cache(self._plain_config)
+        # One training serves all shallow methods and lengths, and what they make of its features;
+        # ImageNet features serve all seeds.
         shallow = override(subject.base, ["method.name=lsh", "method.features=finetuned"])
         once = ["method.features=imagenet", "training.epochs=1"]
         self.features = {"finetuned": shallow, "imagenet": override(shallow, once)}
@@ -263,19 +273,30 @@ class _Planner:
     def row_config(self, row: Row) -> RunConfig:
         """Return what all methods share, then the recipe, what the user set, and the row's own."""
         base, settings = self.subject.base, self.subject.settings
-        config = recipes.resolve_config(base=base, method=row.method, settings=settings)
+        config = recipes.resolve_config(
+            base=base, method=row.method, recipe=row.recipe, settings=settings
+        )
         return override(config, row.settings)
 
-    def cells(self, config: RunConfig, *, bits: int, seed: int, keep: bool) -> tuple[Cell, ...]:
+    def _plain_config(self, method: str, recipe: str) -> RunConfig:
+        return self.row_config(Row(method, "", method=method, recipe=recipe))
+
+    def cells(
+        self, row: Row, config: RunConfig, *, bits: int, seed: int, keep: bool
+    ) -> tuple[Cell, ...]:
         """Return what a row needs at a code length and seed: its own cell last."""
+        changes = self._variation(config, row.recipe)
+        keep = keep and not changes and row.recipe == "ours"
         config = _with_seed(with_bits(config, bits), seed)
         name, kind = config.method.name, config.method.features
         if RECIPES[name].kind != "shallow":
+            name += ("" if row.recipe == "ours" else f"-{row.recipe}") + changes
             own, start = self._cell("training", name, config, keep=keep), self._backbone(config)
         else:
-            features = replace(self.features[kind], data=config.data)
-            shared = _with_seed(features, seed if kind == "finetuned" else 0)
-            start = self._cell("features", f"features-{kind}", shared)
+            source = "imagenet" if kind == "imagenet" else "finetuned"
+            features = replace(self.features[source], data=config.data)
+            shared = _with_seed(features, 0 if kind == "imagenet" else seed)
+            start = self._cell("features", f"features-{source}", shared)
             name = name if kind == "finetuned" else f"{name}-{kind}"
             own = self._cell("shallow", name, config, keep=keep)
         return (own,) if start is None else (start, replace(own, features=start.key))
@@ -296,24 +317,25 @@ class _Planner:
         changed = {path: value for path, value in settings if value != self.defaults.get(path)}
         content = json.dumps([self.subject.fingerprint, kind, changed], sort_keys=True)
         digest = hashlib.blake2b(content.encode(), digest_size=4).hexdigest()
-        own, parts, seed = "", [name], config.training.seed
+        parts, seed = [name], config.training.seed
         if kind not in SHARED:
-            own = self._variation(config)
-            parts = [f"{name}{own}", f"{config.quantizer.bits} bits"]
+            parts = [name, f"{config.quantizer.bits} bits"]
         key = "-".join([*parts, f"seed{seed}", digest]).replace(" ", "")
         label = ", ".join([*parts, f"seed {seed}"])
-        return Cell(key, label, kind, config, keep=keep and not own)
+        return Cell(key, label, kind, config, keep=keep)
 
-    def _variation(self, config: RunConfig) -> str:
-        """Say in a few letters what a variant of PHPQ changes: "-kappa25"."""
-        if config.method.name != "phpq":
-            return ""
-        parts = []
-        for path, value in _flat(to_dict(config)).items():
-            name = path.rpartition(".")[2]
-            if value != self.plain.get(path) and name not in ("num_codebooks", "seed"):
-                several = isinstance(value, list | tuple)
-                parts.append(f"-{name}{'_'.join(map(str, value)) if several else value}")
+    def _variation(self, config: RunConfig, recipe: str) -> str:
+        """Say in a few letters what a variant changes: "-kappa25"; of others only their options."""
+        plain = self.plain_config(config.method.name, recipe)
+        before, now = plain.method.options, config.method.options
+        parts = [f"-{name}{value}" for name, value in now.items() if value != before.get(name)]
+        if config.method.name == "phpq":
+            usual = _flat(to_dict(plain))
+            for path, value in _flat(to_dict(config)).items():
+                if value != usual.get(path) and path != "method.options":
+                    several = isinstance(value, list | tuple)
+                    shown = "_".join(map(str, value)) if several else value
+                    parts.append(f"-{path.rpartition('.')[2]}{shown}")
         return re.sub(r"[^A-Za-z0-9._-]+", "", "".join(parts).replace(".0", ""))
 
 

@@ -15,11 +15,12 @@ from typing import Any
 from phpq.data import Dataset
 from phpq.files import read_json, write_bytes, write_json, write_text
 from phpq.report import blocks
+from phpq.report.pictures import plot_curves
 from phpq.reproduce import figures
 from phpq.reproduce.grid import GridPlan
-from phpq.reproduce.paper import RECONSTRUCTED, TITLES, UNSEEN
+from phpq.reproduce.paper import RECIPE_TITLES, RECONSTRUCTED, TITLES, UNSEEN
 from phpq.reproduce.store import Store
-from phpq.reproduce.tables import Records, build_table
+from phpq.reproduce.tables import SURE, Records, build_table
 from phpq.reproduce.unseen import unseen_section, unseen_table
 
 Data = Mapping[str, Any]
@@ -48,8 +49,7 @@ def write_pages(
             if isinstance(block, blocks.Figure):
                 write_bytes(store.folder / block.file, block.image)
         page = store.folder / f"{target}-{name}.md"
-        report = blocks.Report(f"{name}: {section.title[0].lower()}{section.title[1:]}", (section,))
-        write_text(page, blocks.render_markdown(report))
+        write_text(page, _markdown(name, section))
         pages.append(page)
         if content is not None:
             data[target] = content
@@ -76,20 +76,44 @@ def _make(
     dataset: Dataset | None,
     notes: Mapping[str, Any],
 ) -> figures.Made:
-    if target == "pn-curves":
-        return figures.precision_figures(plan, records)
-    if target == "efficiency":
-        return figures.efficiency_figure(plan, figures.time_searches(plan, records, store))
     if target == "top10":
         return figures.top10_figure(plan, records, store, dataset)
-    if target == UNSEEN:
-        table = unseen_table(plan, records)
-        return table, unseen_section(table)
-    table = build_table(plan, target, records)
-    section = table_section(table, {name: str(text) for name, text in notes.items()})
-    if target == "alpha":
-        section = replace(section, blocks=(*figures.alpha_figure(plan, table), *section.blocks))
-    return table, section
+    if target == "pn-curves":
+        content = figures.precision_data(plan, records)
+    elif target == "efficiency":
+        content = figures.time_searches(plan, records, store)
+    elif target == UNSEEN:
+        content = unseen_table(plan, records)
+    else:
+        content = build_table(plan, target, records)
+    return content, _section(content, notes)
+
+
+def _section(
+    content: Data, notes: Mapping[str, Any], draw: figures.Draw = plot_curves
+) -> blocks.Section:
+    """Show the content of a JSON file."""
+    if "figure" in content:
+        show = {"pn-curves": figures.precision_figures, "efficiency": figures.efficiency_figure}
+        return show[content["figure"]](content, draw=draw)
+    if content["table"] == UNSEEN:
+        return unseen_section(content)
+    section = table_section(content, {name: str(text) for name, text in notes.items()})
+    if content["table"] == "alpha":
+        shown = figures.alpha_figure(content, draw=draw)
+        section = replace(section, blocks=(*shown, *section.blocks))
+    return section
+
+
+def stored_page(content: Data, notes: Mapping[str, Any]) -> str:
+    """Return the Markdown page of a JSON file that `write_pages` wrote, and draw no picture."""
+    section = _section(content, notes, draw=lambda *_, **__: b"")
+    return _markdown(content["dataset"]["name"], section)
+
+
+def _markdown(name: str, section: blocks.Section) -> str:
+    title = f"{name}: {section.title[0].lower()}{section.title[1:]}"
+    return blocks.render_markdown(blocks.Report(title, (section,)))
 
 
 def _headlines(table: Mapping[str, Any] | None) -> tuple[blocks.Headline, ...]:
@@ -107,9 +131,9 @@ def table_section(table: Data, notes: Mapping[str, str]) -> blocks.Section:
     The notes are words of people about a row ("dsh") or a table ("table1"), by name.
     """
     remarks, data = _remarks(table, notes), table["dataset"]
-    shown: list[blocks.Block] = [_main(table)]
+    shown: list[blocks.Block] = [_main(part) for part in _by_recipe(table)]
     shown += [blocks.Note(tuple(remarks), as_list=True)] if remarks else []
-    shown += [_epochs(table), *_ties(table), _seconds(table), _facts(table)]
+    shown += [*_first_hits(table), _epochs(table), *_ties(table), _seconds(table), _facts(table)]
     lead = (
         f"{data['name']}: {data['queries']:,} queries against {data['gallery']:,} images of "
         f"{data['classes']:,} classes. {table['unit']}."
@@ -117,6 +141,37 @@ def table_section(table: Data, notes: Mapping[str, str]) -> blocks.Section:
     if table["paper"] is not None:
         lead += f" The paper's numbers: {table['paper']['source']}."
     return blocks.Section(TITLES[table["table"]], tuple(shown), lead=lead)
+
+
+def _by_recipe(table: Data) -> list[Data]:
+    """Return a table of variants once for each recipe; a table of methods as it is."""
+    recipes = list(dict.fromkeys(row["recipe"] for row in table["rows"]))
+    if table["table"] == "table1" or len(recipes) == 1:
+        return [table]
+    return [
+        {**table, "rows": [r for r in table["rows"] if r["recipe"] == one], "recipe": one}
+        for one in recipes
+    ]
+
+
+def claim_lines(table: Data) -> list[str]:
+    """Say what the numbers make of each claim of the paper."""
+    lines = []
+    for one in table.get("claims", []):
+        line = f"{RECIPE_TITLES[one['recipe']].capitalize()}: {one['claim']}: {one['verdict']}"
+        if one["gain"] is not None:
+            error = "" if one["error"] is None else f" \N{PLUS-MINUS SIGN} {one['error']:.2f}"
+            seeds = f"{len(one['seeds'])} seed{'s' if len(one['seeds']) > 1 else ''}"
+            line += f", {one['gain']:+.2f}{error} points over {seeds}"
+        if one["paper_gain"] is not None:
+            line += f" (the paper: {one['paper_gain']:+.2f})"
+        lines.append(f"{line}.")
+    if lines:
+        lines.append(
+            f"Confirmed or refuted is what differs from none by more than {SURE:g} standard errors "
+            "of the mean over seeds, of paired differences that are means over the code lengths."
+        )
+    return lines
 
 
 def standing_lines(table: Data) -> list[str]:
@@ -151,13 +206,16 @@ def _main(table: Data) -> blocks.Table:
         "ours": ours,
         "difference": lambda row, bits: _signed(row["cells"][bits]["difference"]),
         "gain, paper": lambda row, bits: _signed(row["cells"][bits]["paper_delta"]),
-        "gain, ours": lambda row, bits: _signed(row["cells"][bits]["delta"]),
+        "gain, ours": lambda row, bits: _gain(row["cells"][bits]),
     }
     left_out = set() if theirs else {"paper", "difference", "gain, paper"}
     left_out |= set() if gains else {"gain, paper", "gain, ours"}
     seeds = ", ".join(map(str, table["seeds"]))
     over = f"Seed {seeds}" if len(table["seeds"]) == 1 else f"Mean and deviation of seeds {seeds}"
-    caption = f"{over}, last epoch. {_BEST}: best of its column."
+    recipe = f"{RECIPE_TITLES[table['recipe']].capitalize()}. " if "recipe" in table else ""
+    caption = f"{recipe}{over}, last epoch. {_BEST}: best of its column."
+    if gains:
+        caption += " Gains over the base row are paired by seed."
     if any(row["reconstruction"] for row in table["rows"]):
         caption += f" {RECONSTRUCTED}: our reconstruction; its file says of what."
     names = [row["name"] for row in table["rows"]]
@@ -177,6 +235,22 @@ def _epochs(table: Data) -> blocks.Table:
         "best": lambda row, bits: _score(row, bits, "best_"),
     }
     return _by_bits(table, "last and best epoch", columns, caption)
+
+
+def _first_hits(table: Data) -> list[blocks.Table]:
+    cells = [cell for row in table["rows"] for cell in row["cells"].values()]
+    if not any(cell["p1"] is not None or cell["p1_float"] is not None for cell in cells):
+        return []
+    caption = (
+        "P@1 of search by codes; MAP and P@1 of float search over the same embeddings, for those "
+        "whose codes are not all that they hold. Cells of earlier versions have no P@1 of floats."
+    )
+    columns: dict[str, Show] = {
+        "P@1": lambda row, bits: _marked(row["cells"][bits]["p1"], row),
+        "float MAP": lambda row, bits: _marked(row["cells"][bits]["float"], row),
+        "float P@1": lambda row, bits: _marked(row["cells"][bits]["p1_float"], row),
+    }
+    return [_by_bits(table, "first hits", columns, caption)]
 
 
 def _ties(table: Data) -> list[blocks.Table]:
@@ -226,13 +300,15 @@ def _by_bits(table: Data, title: str, columns: Mapping[str, Show], caption: str)
     rows = []
     for row in table["rows"]:
         name = row["title"] + (" (our reconstruction)" if row["reconstruction"] else "")
+        if row["recipe"] != "ours" and table["table"] != "table1" and "recipe" not in table:
+            name += f", {RECIPE_TITLES[row['recipe']]}"
         shown = (show(row, str(bits)) for bits in table["bits"] for show in columns.values())
         rows.append((name, *shown))
     return blocks.Table(tuple(headings), tuple(rows), caption=caption)
 
 
 def _remarks(table: Data, notes: Mapping[str, str]) -> list[str]:
-    remarks = standing_lines(table)
+    remarks = standing_lines(table) + claim_lines(table)
     for row in table["rows"]:
         far = [
             f"{bits} bits: {cell['difference']:+.2f}"
@@ -301,6 +377,11 @@ def _marked(value: float | None, row: Data, deviation: float | None = None) -> s
     if deviation is not None:
         text += f" \N{PLUS-MINUS SIGN} {deviation:.2f}"
     return f"{text} {RECONSTRUCTED}" if row["reconstruction"] else text
+
+
+def _gain(cell: Data) -> str:
+    spread = cell["delta_std"]
+    return _signed(cell["delta"]) + ("" if spread is None else f" \N{PLUS-MINUS SIGN} {spread:.2f}")
 
 
 def _signed(value: float | None) -> str:

@@ -10,11 +10,13 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Literal
 
-from phpq.config import RECIPES, RunConfig
+from phpq.config import READINGS, RECIPES, RunConfig
 from phpq.errors import ConfigError, nearest_hint, unknown_name
 
 TITLES = {
+    "headline": "The default recipe",
     "table1": "All methods",
     "variants": "Variants of PHPQ",
     "kappa": "Codewords that take part: kappa",
@@ -34,6 +36,12 @@ TARGETS = (*TABLES, *FIGURES, "all", UNSEEN)
 UNSEEN_SETTINGS = ("data.holdout_classes=0.5", "data.learned_images=all")
 UNSEEN_METHODS = ("phpq", "pqn", "pq", "opq", "itq", "csq", "orthohash", "hashnet", "adsh")
 
+# How PHPQ is learned, as the pages call it: by name in `READINGS`.
+RECIPE_TITLES = {"ours": "our recipe", "paper": "paper as printed"}
+# Rows of Table 1 that are no method of their own; asked for by name, or all with everything.
+EXTRA_ROWS = ("phpq@paper", "phpq-without-z", "phpq-float", "pqn-classified")
+NEVER = 1_000_000  # an epoch that no training reaches
+
 RECONSTRUCTED = "\N{DAGGER}"  # beside every number of a method that is our reconstruction
 KAPPAS = (1, 5, 25, 125, 256)
 ALPHAS = (1, 2, 4, 8, 16, 32)
@@ -45,6 +53,7 @@ _DASH = math.nan  # in place of a number
 # How many times faster than float search 1,000 queries are, by data set.
 SPEED_UP = {"cub200": 7.35, "dogs120": 9.41}
 _SOURCES = {
+    "headline": "Table 1, the row of PHPQ",
     "table1": "Table 1, MAP of all methods",
     "variants": "Table 2, MAP of PHPQ variants",
     "kappa": "Table 3, threshold kappa of partial attention",
@@ -68,6 +77,13 @@ class Row:
     settings: tuple[str, ...] = ()  # what it changes besides the method's recipe, in texts
     method: str = "phpq"  # one of `RECIPES`
     group: str = ""  # a heading it stands under
+    recipe: str = "ours"  # one of `READINGS`
+    searched: Literal["codes", "float"] = "codes"  # what its numbers are of
+
+    @property
+    def printed(self) -> str:
+        """Name of the paper's row that it is compared with."""
+        return printed_name(self.name)
 
     @property
     def figure_title(self) -> str:
@@ -77,23 +93,67 @@ class Row:
         return f"{title} {RECONSTRUCTED}" if recipe.reconstruction else title
 
 
-def rows_of(target: str, base: RunConfig, methods: Sequence[str] = ()) -> tuple[Row, ...]:
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """What the paper says about two rows of a table: that one is better."""
+
+    text: str
+    better: str
+    worse: str
+
+
+_GAINS = (("over the last layer alone", "last-fc"), ("over GAP", "gap"), ("over GMP", "gmp"))
+CLAIMS = {
+    "variants": (
+        *(Claim(f"the pyramid with hybrid pooling helps ({o})", "phpq", row) for o, row in _GAINS),
+        Claim("a falling order of rho is better than a rising one", "phpq", "ascending-rho"),
+        Claim("partial attention helps", "phpq", "full-attention"),
+        Claim("the contrastive term helps", "phpq", "without-cl"),
+    ),
+    "kappa": tuple(
+        Claim(f"kappa = 5 is better than {other}", "kappa-5", f"kappa-{other}")
+        for other in (1, 25, 256)
+    ),
+    "alpha": (
+        *(
+            Claim(f"partial attention helps at alpha = {a}", f"alpha-{a}", f"alpha-{a}-full")
+            for a in ALPHAS
+        ),
+        Claim("alpha = 16 is better than 4", "alpha-16", "alpha-4"),
+    ),
+    "tau": (
+        Claim("tau = 0.5 is better than 0.25", "tau-0.5", "tau-0.25"),
+        Claim("tau = 0.5 is better than 1", "tau-0.5", "tau-1"),
+    ),
+}
+
+
+def printed_name(row: str) -> str:
+    """Return the name of a row whatever recipe it is learned by."""
+    return row.partition("@")[0]
+
+
+def rows_of(
+    target: str, base: RunConfig, methods: Sequence[str] = (), *, recipe: str = "ours"
+) -> tuple[Row, ...]:
     """Return the rows that a table or figure, one of `TARGETS` but "all", needs.
 
-    Variants change `base`, the settings before any method. Tables of methods have only the given
-    ones; all of them if there are none.
+    Variants change `base`, the settings before any method, and are learned by one of `READINGS` or
+    by both. Tables of methods have only the given ones; all of them if there are none.
     """
+    recipes = check_recipe(recipe)
     if target == "table1":
-        return _method_rows(base, methods)
+        return _table1_rows(base, methods)
     if target in ("pn-curves", "efficiency"):  # more lines than these nobody can tell apart
         return tuple(row for row in _method_rows(base, methods) if row.name == row.method)
     if target == "top10":
         return tuple(row for row in _method_rows(base, ()) if row.name in ("phpq", "pqn"))
     if target == UNSEEN:
-        rows = _method_rows(base, methods or UNSEEN_METHODS)
+        rows = _method_rows(base, methods or UNSEEN_METHODS, shallow=("finetuned", "imagenet"))
         return tuple(replace(row, settings=(*row.settings, *UNSEEN_SETTINGS)) for row in rows)
     if target in TABLES:
-        return tuple(_phpq_rows(base)[target])
+        variants = _phpq_rows(base)[target]
+        return tuple(_read(row, recipe) for recipe in recipes for row in variants)
     raise unknown_name("table or figure", target, TARGETS)
 
 
@@ -105,24 +165,75 @@ def expand_targets(target: str) -> tuple[str, ...]:
 
 
 def check_methods(methods: Sequence[str]) -> tuple[str, ...]:
-    """Refuse names that are no method, and repeated ones are taken once."""
+    """Refuse names that are no method and no row of Table 1; repeated ones are taken once."""
+    known = (*RECIPES, *EXTRA_ROWS)
     for method in methods:
-        if method not in RECIPES:
-            raise ConfigError(f"Unknown method {method!r}. {nearest_hint(method, RECIPES)}")
+        if method not in known:
+            raise ConfigError(f"Unknown method {method!r}. {nearest_hint(method, known)}")
     return tuple(dict.fromkeys(methods))
 
 
-def _method_rows(base: RunConfig, methods: Sequence[str]) -> tuple[Row, ...]:
+def check_recipe(recipe: str) -> tuple[str, ...]:
+    """Return the readings of PHPQ that a word asks for: one of `READINGS`, or both."""
+    if recipe not in (*READINGS, "both"):
+        hint = nearest_hint(recipe, (*READINGS, "both"))
+        raise ConfigError(f"Unknown recipe {recipe!r}. {hint}")
+    return tuple(READINGS) if recipe == "both" else (recipe,)
+
+
+def _read(row: Row, recipe: str) -> Row:
+    """Return a row as it is learned by a recipe; names are those of ours, or end with it."""
+    return row if recipe == "ours" else replace(row, name=f"{row.name}@{recipe}", recipe=recipe)
+
+
+def _table1_rows(base: RunConfig, methods: Sequence[str]) -> tuple[Row, ...]:
+    """Return the methods, and what PHPQ and PQN are worth with other recipes beside them."""
+    kind = RECIPES["phpq"].kind
+    without = ("loss.embedding_weight=0",)
+    classified = ("method.options.classification=1",)
+    before = {
+        "phpq": (
+            _read(Row("phpq", "PHPQ, paper as printed", group=kind), "paper"),
+            Row("phpq-without-z", "PHPQ without the classification of z", without, group=kind),
+            Row(
+                "phpq-float",
+                "PHPQ's network trained without codebooks, float search",
+                (f"training.codebook_epoch={NEVER}", *without),
+                group=kind,
+                searched="float",
+            ),
+        )
+    }
+    after = {"pqn": (Row("pqn-classified", "PQN with classification", classified, "pqn", "deep"),)}
+    rows: list[Row] = []
+    for row in _method_rows(base, ()):
+        rows += (*before.get(row.name, ()), row, *after.get(row.name, ()))
+    asked = set(methods) or {*RECIPES, *EXTRA_ROWS}
+    return tuple(r for r in rows if (r.name if r.name in EXTRA_ROWS else r.method) in asked)
+
+
+def _method_rows(
+    base: RunConfig,
+    methods: Sequence[str],
+    shallow: Sequence[str] = ("discriminant", "finetuned", "imagenet"),
+) -> tuple[Row, ...]:
+    """Return a row for each method; shallow ones once for each kind of features, the first plain.
+
+    Discriminant features are their recipe's.
+    """
     # The backbone as it starts: a network that was not pretrained knows no ImageNet.
     start = "untrained" if base.model.weights == "none" else "ImageNet"
+    titles = {"finetuned": "pooled features", "imagenet": f"{start} features"}
     rows = []
     for name in [name for name in RECIPES if not methods or name in methods]:
         recipe = RECIPES[name]
-        rows.append(Row(name, recipe.title, (), name, recipe.kind))
-        if recipe.kind == "shallow":
-            settings = ("method.features=imagenet",)
-            title = f"{recipe.title}, {start} features"
-            rows.append(Row(f"{name}-imagenet", title, settings, name, recipe.kind))
+        kinds = shallow if recipe.kind == "shallow" else (None,)
+        for number, kind in enumerate(kinds):
+            settings = () if kind in (None, "discriminant") else (f"method.features={kind}",)
+            row = Row(name, recipe.title, settings, name, recipe.kind)
+            if number and kind is not None:
+                row = replace(row, name=f"{name}-{kind}", title=f"{recipe.title}, {titles[kind]}")
+            rows.append(row)
     return tuple(rows)
 
 
@@ -133,6 +244,7 @@ def _phpq_rows(base: RunConfig) -> dict[str, list[Row]]:
     ascending = ", ".join(f"{rho:g}" for rho in sorted(base.model.rho))
     alphas = [(f"alpha-{a}", f"alpha = {a}", f"quantizer.alpha={a}") for a in ALPHAS]
     return {
+        "headline": [Row("phpq", "PHPQ")],
         "variants": [
             Row("phpq", "PHPQ"),
             # The 1000-way layer of ImageNet itself is no embedding; its input is meant.
@@ -237,6 +349,7 @@ _ROWS: dict[str, dict[str, tuple[tuple[float, ...], ...]]] = {
         "tau-1": ((78.02, 78.89, 78.83, 78.95), (80.12, 80.75, 80.82, 80.74)),
     },
 }
+_ROWS["headline"] = {"phpq": _ROWS["table1"]["phpq"]}
 # Data set -> target -> table.
 PAPER = {
     dataset: {

@@ -11,10 +11,11 @@ from typing import Any
 
 from phpq.config import RECIPES
 from phpq.reproduce.grid import GridPlan
-from phpq.reproduce.paper import PAPER, Row
+from phpq.reproduce.paper import CLAIMS, PAPER, TABLES, Row, printed_name
 
 Records = Mapping[str, dict[str, Any]]
-BASE = "phpq"  # the row that variants are compared with
+BASE = "phpq"  # the row of a table of methods that the others are compared with
+SURE = 2.0  # standard errors by which a gain must differ from none
 UNIT = "MAP in per cent over the whole gallery, ties in random order, last epoch"
 
 
@@ -40,8 +41,12 @@ def build_table(plan: GridPlan, target: str, records: Records) -> dict[str, Any]
         "epochs": sorted({record["epochs"] for record in used if record["kind"] == "training"}),
         "rows": rows,
     }
-    if target in ("variants", "future"):
-        _add_deltas(table["rows"], plan.bits)
+    for recipe in dict.fromkeys(row["recipe"] for row in rows):
+        mine = [row for row in rows if row["recipe"] == recipe]
+        if target in TABLES and target not in ("table1", "headline"):
+            _add_deltas(mine, plan.bases.get((target, recipe)), plan.bits)
+    if target in CLAIMS:
+        table["claims"] = _claims(target, rows)
     if target == "table1":
         table["standing"] = {str(bits): _standing(rows, str(bits)) for bits in plan.bits}
     machines = [record["hardware"] for record in used]
@@ -67,6 +72,7 @@ def _row(
         title += ", database learned from labels" if learned else ", database encoded"
         name += "" if learned else "-encoded"
     shallow, tuned = recipe.kind == "shallow", row.name == row.method
+    value = "map_float" if row.searched == "float" else "map_learned" if learned else "map"
     theirs = PAPER.get(plan.subject.name, {}).get(target)
     if learned is False or (shallow and not tuned):
         theirs = None  # the paper's numbers are about learned databases and fine-tuned features
@@ -74,11 +80,11 @@ def _row(
     for bits in plan.bits:
         keys = [plan.places[target, row.name, bits, seed] for seed in plan.seeds]
         found = [records[key] for key in keys if key in records]
-        cell = _cell(found, "map_learned" if learned else "map")
+        cell = summarise(found, value)
         if theirs is not None:
-            cell["paper"] = theirs.meant(row.name, bits)
+            cell["paper"] = theirs.meant(row.printed, bits)
             if theirs.offset:
-                cell["paper_printed"] = theirs.printed(row.name, bits)
+                cell["paper_printed"] = theirs.printed(row.printed, bits)
             if cell["paper"] is not None and cell["mean"] is not None:
                 cell["difference"] = round(cell["mean"] - cell["paper"], 2)
         cells[str(bits)] = cell
@@ -87,19 +93,31 @@ def _row(
         "title": title,
         "method": row.method,
         "group": row.group,
+        "recipe": row.recipe,
+        "searched": row.searched,
         "settings": list(row.settings),
-        "features": ("finetuned" if tuned else "imagenet") if shallow else None,
+        "features": _features(row) if shallow else None,
         "database": "learned" if learned else "encoded",
         "reconstruction": recipe.reconstruction,
         "cells": cells,
     }
 
 
-def _cell(records: Sequence[dict[str, Any]], value: str) -> dict[str, Any]:
+def _features(row: Row) -> str:
+    """Return which features a shallow method codes: those of its recipe, or the row's own."""
+    texts = (*RECIPES[row.method].settings, *row.settings)
+    return [t.partition("=")[2] for t in texts if t.startswith("method.features=")][-1]
+
+
+def summarise(records: Sequence[dict[str, Any]], value: str) -> dict[str, Any]:
     """Return mean and deviation over the seeds that are there; `value` is "map" or another MAP."""
     found = [record for record in records if value in record]
     values = [record[value] for record in found]
-    best = [record[f"best_{value}"] for record in found]
+    # Epochs before the last are measured by codes alone.
+    best = [record.get(f"best_{value}", record[value]) for record in found]
+    first = {"map": "precision_at", "map_learned": "precision_at_learned"}.get(value)
+    hits = [record[first]["1"] for record in found if first in record]
+    floats = [record for record in found if "map_float" in record and value != "map_learned"]
     rates = [record["images_per_second"] for record in found if "images_per_second" in record]
     ranged = [record for record in found if f"{value}_range" in record]
     ranges = [record[f"{value}_range"] for record in ranged]
@@ -111,6 +129,9 @@ def _cell(records: Sequence[dict[str, Any]], value: str) -> dict[str, Any]:
         "seeds": {str(record["seed"]): round(record[value], 2) for record in found},
         "range": [_mean(ends) for ends in zip(*ranges, strict=True)] if ranges else None,
         "range_seeds": [record["seed"] for record in ranged],
+        "p1": _mean(hits),
+        "float": _mean([record["map_float"] for record in floats]),
+        "p1_float": _mean([record["p1_float"] for record in floats if "p1_float" in record]),
         "best_mean": _mean(best),
         "best_std": _deviation(best),
         "seconds": _mean([record["seconds"]["all"] for record in found]),
@@ -127,17 +148,77 @@ def _deviation(values: Sequence[float]) -> float | None:
     return round(statistics.stdev(values), 2) if len(values) > 1 else None
 
 
-def _add_deltas(rows: list[dict[str, Any]], bits: Sequence[int]) -> None:
+def _add_deltas(rows: list[dict[str, Any]], base: str | None, bits: Sequence[int]) -> None:
     """Add what each row gains or loses against the base row, over the seeds that both have."""
-    base = next(row for row in rows if row["name"] == BASE)
+    plain = next((row for row in rows if row["name"] == base), None)
     for row in rows:
         for length in map(str, bits):
-            cell, known = row["cells"][length], base["cells"][length]
-            shared = sorted(set(cell["seeds"]) & set(known["seeds"]))
-            gains = [cell["seeds"][seed] - known["seeds"][seed] for seed in shared]
-            cell["delta"] = None if row is base else _mean(gains)
-            printed = cell["paper"] is not None and known["paper"] is not None and row is not base
-            cell["paper_delta"] = round(cell["paper"] - known["paper"], 2) if printed else None
+            cell = row["cells"][length]
+            known = {} if plain is None or row is plain else plain["cells"][length]
+            gains = list(_gains(cell, known).values()) if known else []
+            cell["delta"], cell["delta_std"] = _mean(gains), _deviation(gains)
+            theirs = _paper_gain(cell, known) if known else None
+            cell["paper_delta"] = None if theirs is None else round(theirs, 2)
+
+
+def _gains(cell: Mapping[str, Any], other: Mapping[str, Any]) -> dict[str, float]:
+    """Return what a cell has more than another, by the seeds that both have."""
+    shared = sorted(set(cell["seeds"]) & set(other["seeds"]))
+    return {seed: cell["seeds"][seed] - other["seeds"][seed] for seed in shared}
+
+
+def _paper_gain(cell: Mapping[str, Any], other: Mapping[str, Any]) -> float | None:
+    known: tuple[float | None, float | None] = cell["paper"], other["paper"]
+    return None if known[0] is None or known[1] is None else known[0] - known[1]
+
+
+def _claims(target: str, rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return what the numbers say about each claim of the paper, recipe by recipe."""
+    found = []
+    for recipe in dict.fromkeys(row["recipe"] for row in rows):
+        cells = {printed_name(r["name"]): r["cells"] for r in rows if r["recipe"] == recipe}
+        for claim in CLAIMS[target]:
+            if claim.better in cells and claim.worse in cells:
+                about = {"claim": claim.text, "recipe": recipe}
+                found.append(about | _judged(cells[claim.better], cells[claim.worse]))
+    # Where the paper's own numbers of a data set say the opposite, there is no claim.
+    return [one for one in found if one["paper_gain"] is None or one["paper_gain"] > 0]
+
+
+def _judged(better: Mapping[str, Any], worse: Mapping[str, Any]) -> dict[str, Any]:
+    """Judge two rows, given their cells by code length.
+
+    A seed counts once, by its mean gain over the code lengths at which both rows have it: lengths
+    of one seed share what chance gave it. Gains are those of the row that is said to be better.
+    """
+    theirs = [_paper_gain(better[bits], worse[bits]) for bits in better]
+    by_seed = dict[str, list[float]]()
+    for bits in better:
+        for seed, gain in _gains(better[bits], worse[bits]).items():
+            by_seed.setdefault(seed, []).append(gain)
+    gains = [statistics.mean(one) for one in by_seed.values()]
+    return {
+        "gain": _mean(gains),
+        "error": _error(gains),
+        "seeds": list(by_seed),
+        "paper_gain": _mean([gain for gain in theirs if gain is not None]),
+        "verdict": verdict(gains),
+    }
+
+
+def verdict(gains: Sequence[float]) -> str:
+    """Judge a claim by the gain of each seed: it must differ from none by two standard errors."""
+    if len(gains) < 2:
+        return "undecided"
+    mean, error = statistics.mean(gains), statistics.stdev(gains) / len(gains) ** 0.5
+    if abs(mean) <= SURE * error:
+        return "undecided"
+    return "confirmed" if mean > 0 else "refuted"
+
+
+def _error(values: Sequence[float]) -> float | None:
+    """Return the standard error of a mean."""
+    return round(statistics.stdev(values) / len(values) ** 0.5, 2) if len(values) > 1 else None
 
 
 def _standing(rows: Sequence[dict[str, Any]], bits: str) -> dict[str, Any]:

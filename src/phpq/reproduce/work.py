@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 import platform
-import re
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -21,6 +20,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 
 from phpq._version import __version__
+from phpq.api import processor
 from phpq.codes import CodeArray, Codebooks
 from phpq.config import DataConfig
 from phpq.data import Dataset, decode_all, learned_part, new_kinds, open_dataset
@@ -179,7 +179,8 @@ def _fit(cell: Cell, place: Workplace, clock: _Clock) -> Record:
         for split in _SPLITS
         if split in arrays
     }
-    method.fit_features(features["train"], seed=cell.seed)
+    labels = torch.from_numpy(arrays["train_labels"])
+    method.fit_features(features["train"], seed=cell.seed, labels=labels)
     with torch.no_grad():
         arrays |= {name: method.encode_features(rows).numpy() for name, rows in features.items()}
     clock.note("training")
@@ -188,7 +189,7 @@ def _fit(cell: Cell, place: Workplace, clock: _Clock) -> Record:
         plain = {name: rows.numpy() for name, rows in features.items()}
         measured["unseen"] = measure_unseen(cell.config, method, arrays, features=plain)
     clock.note("evaluation")
-    epochs = cell.config.training.epochs if cell.config.method.features == "finetuned" else 0
+    epochs = 0 if cell.config.method.features == "imagenet" else cell.config.training.epochs
     best = _best({str(epochs): measured["map"]})  # fitted once, after the last epoch
     return {"epochs": epochs, **measured, **best, "features_key": cell.features}
 
@@ -345,10 +346,11 @@ def _measure(
         measured["map_learned"] = other["map"]
         measured["map_learned_range"] = other["map_range"]
         measured["precision_at_learned"] = other["precision_at"]
+    if books.unit:  # float vectors say more than their codes; signs do not
+        exact = evaluate_float(queries, gallery, sub_vectors=books.num_codebooks, cutoffs=(1,))
+        measured["map_float"] = exact.map_percent
+        measured["p1_float"] = 100 * exact.precision_at[1]
     if cell.keep:
-        if books.unit:  # float vectors say more than their codes; signs do not
-            exact = evaluate_float(queries, gallery, sub_vectors=books.num_codebooks)
-            measured["map_float"] = exact.map_percent
         most = min(KEPT_QUERIES, len(queries))
         some = np.unique(np.linspace(0, len(queries) - 1, most).round().astype(int))
         kept = KeptCodes(
@@ -371,13 +373,9 @@ def hardware(device: str) -> dict[str, Any]:
     import torch
 
     on_gpu = device != "cpu" and torch.cuda.is_available()
-    try:
-        found = re.search(r"model name\s*:\s*(.*\S)", Path("/proc/cpuinfo").read_text("utf-8"))
-    except OSError:
-        found = None
     return {
         "gpu": torch.cuda.get_device_name() if on_gpu else None,
-        "cpu": found[1] if found else platform.processor() or platform.machine(),
+        "cpu": processor(),
         "cpu_cores": os.cpu_count(),
         "python": platform.python_version(),
         "torch": torch.__version__,

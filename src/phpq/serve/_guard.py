@@ -212,8 +212,8 @@ class RateLimit:
             raise Refused(
                 429,
                 "BusyError",
-                f"More than {self._rate:g} requests a second from one client. Try again in {wait} "
-                "s, or start the server with a larger --rate.",
+                f"More than {self._rate:g} requests per second from one client. Try again in "
+                f"{wait} s, or start the server with a larger --rate.",
                 retry_after=wait,
             )
 

@@ -58,7 +58,7 @@ class ServerSettings:
     workers: int = 0  # threads that search; 0 is one per core and one more
     decoders: int = 2  # processes that decode images
     max_waiting: int = 64  # requests that wait for a thread; more are a 503 at once
-    rate: float = 100.0  # requests a second of one client in the long run; 0 is no limit
+    rate: float = 100.0  # requests per second of one client in the long run; 0 is no limit
     burst: int = 400  # requests that a client may make at once
     reload_seconds: float = 1.0  # between two looks for changes by other processes
     cache_bytes: int = 64 * 1024 * 1024  # memory for thumbnails

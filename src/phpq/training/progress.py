@@ -11,6 +11,7 @@ from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from phpq.data import SkippedImage
+from phpq.report.pictures import loss_terms
 
 Advance = Callable[[int, int], None]
 
@@ -85,8 +86,10 @@ class TerminalReporter(Reporter):
 
     def epoch(self, row: dict[str, Any]) -> None:
         """Show losses, speed and the health of the codebooks; keep evaluated epochs on screen."""
+        terms = ", ".join(f"{name} {row[name]:.3f}" for name in loss_terms(row))
         self._latest = (
-            f"loss {row['loss']:.3f}  {row['images_per_second']:,.0f} img/s  "
+            f"loss {row['loss']:.3f}{terms and f' ({terms})'}  "
+            f"{row['images_per_second']:,.0f} img/s  "
             f"{row['distinct_codes']} codes  {row['dead_codewords']} dead  "
             f"{row['entropy_bits']:.1f} bits"
         )

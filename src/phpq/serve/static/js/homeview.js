@@ -113,7 +113,7 @@ function headlines() {
       whole(images),
       facts.info.labels ? `${whole(facts.info.labels)} labels` : "no labels",
     ],
-    ["Bits an image", whole(bits), bits % 8 === 0 ? `${whole(bits / 8)} bytes` : ""],
+    ["Bits per image", whole(bits), bits % 8 === 0 ? `${whole(bits / 8)} bytes` : ""],
     ["Codebooks", whole(books), `of ${whole(size)} codewords each${own}`],
     ["Model", (model.method ?? "phpq").toUpperCase(), model.backbone ?? ""],
   ];

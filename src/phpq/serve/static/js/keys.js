@@ -108,7 +108,7 @@ function about() {
   const rows = [
     ["gallery", info.name],
     ["images", whole(info.images)],
-    ["bits an image", `${info.bits} (${info.num_codebooks} codebooks of ${info.codebook_size})`],
+    ["bits per image", `${info.bits} (${info.num_codebooks} codebooks of ${info.codebook_size})`],
     ["codebooks are", knowsKinds() ? "its own, fitted to its images and labels" : "the model's"],
     ["method", model.method],
     ["backbone", model.backbone],

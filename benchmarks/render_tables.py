@@ -1,0 +1,229 @@
+"""The tables of README and docs/results: JSON that benchmarks wrote in, Markdown out.
+
+A renderer takes `load`, which returns the content of docs/results/NAME.json. Tables of measurements
+that no code wrote down stand in carried.json as they were printed, each with its source.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+Load = Callable[[str], Any]
+BITS = ("16", "32", "48", "64")
+CARRIED = "carried"
+HEADLINE = "headline-cub200"
+
+
+def markdown(heads: Sequence[str], rows: Iterable[Sequence[str]], *, right: bool = False) -> str:
+    """Return a table; with `right`, all columns but the first are set to the right."""
+    line = ["---", *(["---:" if right else "---"] * (len(heads) - 1))]
+    lines = [heads, line, *rows]
+    if any(len(cells) != len(heads) for cells in lines):
+        raise ValueError(f"A row of the table {heads[0]!r} has not {len(heads)} cells.")
+    return "\n".join("| " + " | ".join(cells) + " |" for cells in lines)
+
+
+def measured(load: Load, name: str) -> Any:
+    """Return the content of a JSON file that may not be there yet; None then."""
+    try:
+        return load(name)
+    except FileNotFoundError:
+        return None
+
+
+def carried_table(entry: Mapping[str, Any]) -> str:
+    """Return a table of carried.json."""
+    return markdown(entry["columns"], entry["rows"], right=entry.get("right", False))
+
+
+def means(load: Load, value: str) -> list[float]:
+    """Return the mean over the seeds of cub200.json at each code length: "float_map", "P@1"."""
+    runs = load("cub200")["runs"]
+
+    def of(run: Mapping[str, Any]) -> float:
+        return float(run["precision_at"]["1"] if value == "P@1" else run[value])
+
+    return [statistics.mean(of(run) for run in runs if str(run["bits"]) == b) for b in BITS]
+
+
+def readme_headline(load: Load) -> str:
+    """Return MAP by code length, ours beside the paper's: of `phpq reproduce headline` if run."""
+    table = measured(load, HEADLINE)
+    if table is None:
+        return _headline(load("cub200")["map"], _of_runs(load), load("cub200")["paper"])
+    (ours,) = (row for row in table["rows"] if row["name"] == "phpq")
+    cells = [ours["cells"][bits] for bits in BITS]
+    beside = {title: [f"{cell[name]:.2f}" for cell in cells] for name, title in _BESIDE.items()}
+    paper = {bits: cell["paper"] for bits, cell in zip(BITS, cells, strict=True)}
+    others = {
+        row["title"]: [_score(row["cells"][bits]) for bits in BITS]
+        for row in table["rows"]
+        if row is not ours
+    }
+    return _headline(ours["cells"], beside | others, paper)
+
+
+# A figure of the headline's JSON -> how README calls it.
+_BESIDE = {
+    "p1": "P@1",
+    "float": "float search over the same embeddings, MAP",
+    "p1_float": "float search, P@1",
+}
+
+
+def _of_runs(load: Load) -> dict[str, list[str]]:
+    known = {"p1": "P@1", "float": "float_map"}
+    return {
+        _BESIDE[name]: [f"{mean:.2f}" for mean in means(load, value)]
+        for name, value in known.items()
+    }
+
+
+def _headline(
+    ours: Mapping[str, Any], beside: Mapping[str, list[str]], paper: Mapping[str, float]
+) -> str:
+    rows = [
+        ["bytes per image", *(str(int(bits) // 8) for bits in BITS)],
+        ["**phpq, MAP**", *(f"**{ours[b]['mean']:.2f}** ± {ours[b]['std']:.2f}" for b in BITS)],
+        *([title, *cells] for title, cells in beside.items()),
+        ["the paper's article, MAP", *(f"{paper[bits]:.2f}" for bits in BITS)],
+    ]
+    return markdown(("bits", *BITS), rows)
+
+
+def _score(cell: Mapping[str, Any]) -> str:
+    if cell["mean"] is None:
+        return "\N{EN DASH}"
+    deviation = "" if cell["std"] is None else f" ± {cell['std']:.2f}"
+    return f"{cell['mean']:.2f}{deviation}"
+
+
+def cub200_quality(load: Load) -> str:
+    """Return MAP of three seeds, the paper's, with mirrored images, and of float search."""
+    data = load("cub200")
+    heads = ["bits", "MAP, mean ± deviation of 3 seeds", "the seeds", "paper", "gain"]
+    heads += ["P@1", "with `data.eval_flip`", "float search, same embeddings"]
+    columns = [means(load, value) for value in ("P@1", "flip_map", "float_map")]
+    rows = []
+    for bits, *others in zip(BITS, *columns, strict=True):
+        ours, paper = data["map"][bits], data["paper"][bits]
+        rows.append(
+            (
+                bits,
+                f"**{ours['mean']:.2f}** ± {ours['std']:.2f}",
+                " ".join(f"{value:.2f}" for value in ours["seeds"]),
+                f"{paper:.2f}",
+                f"{ours['mean'] - paper:+.2f}",
+                *(f"{value:.2f}" for value in others),
+            )
+        )
+    return markdown(heads, rows)
+
+
+def cub200_speed(load: Load) -> str:
+    """Return images/s of our loop, compiled too, beside the plain one."""
+    workers, rows = (load("cub200")["speed"][name] for name in ("workers", "rows"))
+    default, compiled = rows["cuda graph (default)"], rows["cuda graph, compiled"]
+    plain = rows["plain loop"]
+    times = {
+        id(row): row["images_per_second"] / plain["images_per_second"]
+        for row in (default, compiled)
+    }
+    whole = sum(default[f"seconds_{part}"] for part in ("loading", "training", "evaluating"))
+    return markdown(
+        ("loop", "images/s (median epoch)", "to the plain loop", f"{default['epochs']} epochs"),
+        [
+            (
+                "phpq, default: resident images, bf16, the step as one CUDA graph",
+                f"{default['images_per_second']:,.0f}",
+                f"**{times[id(default)]:.2f} x**",
+                f"**{default['seconds_training']:.1f} s**, {whole:.1f} s with loading and the last "
+                f"evaluation (MAP {default['map']:.2f})",
+            ),
+            (
+                "phpq, `training.accelerate=full`: compiled too",
+                f"{compiled['images_per_second']:,.0f}",
+                f"{times[id(compiled)]:.2f} x",
+                f"{compiled['epochs']} epochs timed: {compiled['seconds_training']:.1f} s, most of "
+                "it compiling",
+            ),
+            (
+                f"plain PyTorch: DataLoader with {workers} workers, torchvision transforms, "
+                "float32",
+                f"{plain['images_per_second']:,.0f}",
+                "1",
+                f"{default['epochs'] * plain['seconds_per_epoch']:.0f} s ({plain['epochs']} epochs "
+                f"timed, {plain['seconds_per_epoch']:.2f} s each)",
+            ),
+        ],
+    )
+
+
+def other_sets(load: Load) -> str:
+    """Return MAP and P@1 of codes and of float search on other data sets."""
+    heads = ["data set (classes)", "backbone", "bits", "gallery", "queries", "**MAP**", "P@1"]
+    heads += ["float MAP", "float P@1", "distinct codes"]
+    rows = []
+    for run in load("other-sets")["runs"]:
+        counts = (run["bits"], run["gallery"], run["queries"])
+        scores = (run["p1"], run["float_map"], run["float_p1"])
+        rows.append(
+            (
+                run["data"],
+                run["trunk"],
+                *(f"{count:,}" for count in counts),
+                f"**{run['map']:.2f}**",
+                *(f"{score:.2f}" for score in scores),
+                f"{run['distinct_codes']:,}",
+            )
+        )
+    return markdown(heads, rows, right=True)
+
+
+def seed_mean(found: Mapping[str, Any]) -> str:
+    """Write the mean over the seeds, rounded once."""
+    return f"{statistics.mean(found['seeds']):.1f}"
+
+
+def unseen_half(load: Load) -> str:
+    """Return new species among each other, by floats and codes, without and with labels."""
+    found = load("unseen")["by_seed"]
+    backbones = ("resnet18", "resnet50")
+
+    def pair(place: Mapping[str, Any], first: str, second: str) -> str:
+        return f"{seed_mean(place[first])}, {seed_mean(place[second])}"
+
+    lines: dict[str, list[str]] = {}
+    titles = {"32": "4 bytes: R@1, MAP@R", "64": "8 bytes", "128": "16 bytes"}
+    for name in backbones:
+        half, labelled = found["half"][name], found["labelled"][name]["64"]
+        shown = {"float, without labels: R@1, MAP@R": pair(half["float"], "r1", "map_r")}
+        shown |= {title: pair(half["codes"][b], "r1", "map_r") for b, title in titles.items()}
+        shown |= {
+            "8 bytes, with labels: MAP, P@1": pair(labelled, "map", "p1"),
+            "the same, gallery of all 200 species: MAP": seed_mean(labelled["all_map"]),
+            "named by five labelled images of each of 100 kinds, five draws": seed_mean(
+                labelled["five_shot"]
+            ),
+        }
+        for title, cell in shown.items():
+            lines.setdefault(title, []).append(cell)
+    rows = [(title, *cells) for title, cells in lines.items()]
+    return markdown(("", "ResNet-18", "ResNet-50"), rows, right=True)
+
+
+def unseen_open(load: Load) -> str:
+    """Return ten new species beside 190 learned ones."""
+    found = load("unseen")["by_seed"]["open"]["64"]
+    names = {
+        "new@new": "unseen_unseen",
+        "new@all": "unseen_all",
+        "learned@learned": "seen_seen",
+    }
+    rows = [
+        (title, seed_mean(found[name]), seed_mean(found[f"{name}_labelled"]))
+        for title, name in names.items()
+    ]
+    return markdown(("gallery, queries", "without labels", "with labels"), rows, right=True)
