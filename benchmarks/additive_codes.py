@@ -4,17 +4,14 @@ A table fitted to embeddings of real images (additive_codes.npz) goes in: the co
 each image, and the lookup tables of some queries. Codes (N, 8) uint8 and lookup tables (Q, 8, 256)
 float32 come out, with the gallery's labels ("labelled") or without ("new kinds").
 
-The shipped table is made of general embeddings of 5,864 photos of 100 species of CUB-200-2011
-(ResNet-18, 66 of the species learned), one each. *Their crops are made up*: an embedding and 0.5 to
-1 times what another photo differs by from the mean of its class, at unit length. Ten species, and
-every eighth photo of the others, are kept out of the gallery: they are the queries that it does not
-hold. The codebooks are fitted to 50,000 such crops, as those of a large gallery would be; by an
-earlier version of the fit, with 128 directions and less trust in labels.
+The shipped table is of random crops of photos of new species, embedded by a model that never saw
+them (`crops.py`; docs/results/search.md says of what). A tenth of the species, and every eighth
+photo of the others, are kept out of the gallery: they are the queries that it does not hold. The
+codebooks are fitted to the crops of all other photos, as those of a gallery are.
 
-    python benchmarks/additive_codes.py EMBEDDINGS.npz    # fits the table again; minutes
+    python benchmarks/additive_codes.py general.npz    # fits the table again; minutes
 
-EMBEDDINGS.npz holds `embeddings` (images, crops, D) and `labels` (images,); with more than one crop
-of each image these are taken, and none are made up.
+general.npz holds `embeddings` (images, crops, D) and `labels` (images,), two crops at least.
 """
 
 from __future__ import annotations
@@ -27,15 +24,14 @@ from typing import Literal, get_args
 import numpy as np
 from numpy.typing import NDArray
 
-from phpq.additive import FIT_ROWS, AdditiveCodebooks, fit_additive, unit_rows
+from phpq.additive import AdditiveCodebooks, fit_additive
 from phpq.codes import CodeArray, FloatArray, IntArray
 
 Kind = Literal["labelled", "new kinds"]
 Asked = Literal["held", "new", "strange"]  # in the gallery; of its classes; of none of its classes
 
 TABLE = Path(__file__).with_name("additive_codes.npz")
-_CROPS, _QUERIES = 6, 32  # of each image; of each sort
-_NOISE = (0.5, 1.0)  # of made-up crops, in deviations of another photo from its class
+_QUERIES = 32  # of each sort
 _BLOCK = 1 << 18  # rows drawn at once
 
 
@@ -95,34 +91,19 @@ def fit_additive_codes(kind: Kind, embeddings: FloatArray, labels: IntArray) -> 
     strange = np.isin(labels, np.unique(labels)[-(len(np.unique(labels)) // 10) :])
     new = ~strange & (np.arange(len(labels)) % 8 == 0)
     held = ~strange & ~new
-    rows, classes = embeddings[held], labels[held]
-    images = np.repeat(np.arange(len(rows)), -(-FIT_ROWS // len(rows)))
-    fitted = _crops(rows, classes, images, rng)
-    names = [str(label) if kind == "labelled" else None for label in classes.tolist()]
-    books = fit_additive(fitted, [names[image] for image in images])
-    images = np.repeat(np.arange(len(rows)), _CROPS)
-    codes = books.encode(_crops(rows, classes, images, rng), [names[image] for image in images])
+    images, crops, dim = embeddings[held].shape
+    rows = embeddings[held].reshape(-1, dim)
+    names = [str(n) if kind == "labelled" else None for n in np.repeat(labels[held], crops)]
+    books = fit_additive(rows, names)
+    codes = books.encode(rows, names)
     tables = np.stack([_tables(books, embeddings[each], rng) for each in (held, new, strange)])
     steps = np.abs(tables).max(axis=(0, 1, 3)) / 127
-    print(f"{kind}: distortion {books.fitted_distortion:.4f} of {len(fitted)} rows")
+    print(f"{kind}: distortion {books.fitted_distortion:.4f} of {len(rows)} rows")
     return AdditiveCodes(
-        codes=codes.reshape(len(rows), _CROPS, -1),
+        codes=codes.reshape(images, crops, -1),
         tables=np.round(tables / steps[:, None]).astype(np.int8),
         steps=steps.astype(np.float32),
     )
-
-
-def _crops(
-    rows: FloatArray, classes: IntArray, images: IntArray, rng: np.random.Generator
-) -> FloatArray:
-    """Return a crop (n, D) of each of the images (n,): a real one, or one made up."""
-    if rows.shape[1] > 1:
-        return rows[images, rng.integers(0, rows.shape[1], len(images))]
-    own, (_, number) = rows[:, 0], np.unique(classes, return_inverse=True)
-    means = np.stack([own[number == each].mean(axis=0) for each in range(number.max() + 1)])
-    other = rng.integers(0, len(own), len(images))
-    size = rng.uniform(*_NOISE, (len(images), 1)).astype(np.float32)
-    return unit_rows(own[images] + size * (own[other] - means[number[other]]))
 
 
 def _tables(
