@@ -8,10 +8,11 @@
 Codes are (a) learned-like, see `learned_codes.py`, or as a model makes them of random crops of
 images ("learned crops", 8 bytes), (b) uniform at random, or (c) those of a gallery's own codebooks,
 with its labels ("labelled") or without ("new kinds"), of crops too, see `additive_codes.py`: 8
-bytes, and queries that are in the gallery ("held"), new photos of its classes ("new"), or of other
-classes ("strange"). A query is a float vector for every index: the codewords are the unit vectors
-of the axes, so that the query's lookup table is the query itself and any table can be given to
-faiss too; each index still computes it.
+bytes, new codes of a large gallery put together within a photo, or within a class, which are its
+least and its most disorder, and queries that are in the gallery ("held"), new photos of its classes
+("new"), or of other classes ("strange"). A query is a float vector for every index: the codewords
+are the unit vectors of the axes, so that the query's lookup table is the query itself and any table
+can be given to faiss too; each index still computes it.
 Times are medians, the indexes taking turns. On one thread a call holds one query and the time is
 the processor's: on a busy machine a wall clock would count the work of others, and more of it for
 long calls than for short ones. On more threads a call holds all queries, and the time is the wall
@@ -28,13 +29,13 @@ import platform
 import statistics
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, replace
 from typing import Any, get_args
 
 import faiss
 import numpy as np
-from additive_codes import Asked, Kind, load_additive_codes
+from additive_codes import Asked, Kind, Within, load_additive_codes
 from learned_codes import CROPS, TABLE, WORDS, load_learned_codes
 from rich.console import Console
 from rich.table import Table
@@ -67,6 +68,7 @@ class Row:
     codes: str
     classes: int | None
     asked: str | None = None  # sort of queries, of a gallery's own codebooks
+    within: str | None = None  # what their new codes are put together from
     rows: int
     m: int
     threads: int
@@ -98,6 +100,7 @@ class Case:
     kind: str
     classes: int | None
     asked: Asked | None = None
+    within: Within | None = None
     codes: CodeArray
     tables: FloatArray
     index: CodeIndex
@@ -129,9 +132,14 @@ class Rival:
 
 
 def make_cases(
-    rows: int, kind: str, classes: int | None, num_codebooks: int, *, queries: int
+    rows: int, kind: str, spread: int | Within | None, num_codebooks: int, *, queries: int
 ) -> list[Case]:
-    """Draw codes and queries and build our index; a case for each sort of queries."""
+    """Draw codes and queries and build our index; a case for each sort of queries.
+
+    Learned codes are spread over so many classes; new codes of own codebooks over photo or class.
+    """
+    classes = spread if isinstance(spread, int) else None
+    within: Within | None = None if spread is None or isinstance(spread, int) else spread
     sorts: tuple[Asked | None, ...] = (None,)
     if kind == "random":
         rng = np.random.default_rng(SEED)
@@ -144,7 +152,7 @@ def make_cases(
         tables = [learned.queries(queries, classes or 0, seed=SEED)]
     else:
         additive = load_additive_codes("labelled" if kind == "labelled" else "new kinds")
-        codes, sorts = additive.gallery(rows, seed=SEED), get_args(Asked)
+        codes, sorts = additive.gallery(rows, within or "class", seed=SEED), get_args(Asked)
         tables = [additive.queries(each, seed=SEED)[:queries] for each in get_args(Asked)]
     books = Codebooks(np.tile(np.eye(WORDS, dtype=np.float32), (num_codebooks, 1, 1)))
     start = time.perf_counter()
@@ -152,6 +160,7 @@ def make_cases(
     case = Case(
         kind=kind,
         classes=classes,
+        within=within,
         codes=codes,
         tables=tables[0],
         index=index,
@@ -280,48 +289,53 @@ def others(case: Case, *, distinct: int, rival_queries: int) -> dict[str, Any]:
     return result
 
 
-def measure(case: Case, options: argparse.Namespace) -> list[Row]:
-    """Time a case on each number of threads."""
-    rival = to_faiss(case.index.codebooks, case.codes)
-    by_code = DistinctCodes(case.index.codebooks, case.codes)
-    floats, float_queries = rabitq(seed=SEED)
+def measure(cases: list[Case], options: argparse.Namespace) -> Iterator[Row]:
+    """Time cases of the same codes on each number of threads."""
+    books, codes = cases[0].index.codebooks, cases[0].codes
+    plain, by_code = to_faiss(books, codes), DistinctCodes(books, codes)
+    distinct = cases[0].distinct_codes
+    for case, threads in itertools.product(cases, options.threads):
+        yield measure_case(case, (plain, by_code), distinct, threads, options)
+
+
+def measure_case(
+    case: Case, exact: tuple[Any, Any], distinct: int, threads: int, options: argparse.Namespace
+) -> Row:
+    """Time a case; `exact` are faiss over all rows and over distinct codes."""
+    plain, by_code = exact
+    faiss.omp_set_num_threads(threads)
+    few = min(len(case.tables), options.rival_queries)
     rivals = {
-        "pq": Rival(lambda q: rival.search(q, TOP_K), case.queries),
+        "pq": Rival(lambda q: plain.search(q, TOP_K), case.queries),
         "distinct": Rival(lambda q: by_code.search(q, TOP_K), case.queries),
     }
-    scaled = Rival(lambda q: floats.search(q, TOP_K), float_queries, len(case.codes) / RABITQ_ROWS)
-    distinct = case.distinct_codes
-    result = []
-    for threads in options.threads:
-        faiss.omp_set_num_threads(threads)
-        few = min(len(case.tables), options.rival_queries)
-        taking_part = rivals | ({"rabitq": scaled} if threads == 1 else {})
-        times = take_turns(case, taking_part, threads=threads, turns=few)
-        extra: dict[str, Any] = {}
-        if threads == 1 and not options.only_pq:
-            extra = others(case, distinct=distinct, rival_queries=few)
-        result.append(
-            Row(
-                codes=case.kind,
-                classes=case.classes,
-                asked=case.asked,
-                rows=len(case.codes),
-                m=case.codes.shape[1],
-                threads=threads,
-                queries=len(case.tables),
-                build_s=case.build_s,
-                bytes_per_row=case.index.memory_bytes() / len(case.codes),
-                distinct_codes=distinct,
-                in_reach=() if case.asked is None else rows_in_reach(case, few),
-                identical=all(
-                    agrees(case, each, threads=threads, rival_queries=few, scans=scans)
-                    for each, scans in ((rival, 3), (by_code, 0))
-                ),
-                **times,
-                **extra,
-            )
-        )
-    return result
+    extra: dict[str, Any] = {}
+    if threads == 1:
+        floats, asked = rabitq(seed=SEED)
+        factor = len(case.codes) / RABITQ_ROWS
+        rivals["rabitq"] = Rival(lambda q: floats.search(q, TOP_K), asked, factor)
+        extra = {} if options.only_pq else others(case, distinct=distinct, rival_queries=few)
+    same = (
+        agrees(case, each, threads=threads, rival_queries=few, scans=scans)
+        for each, scans in ((plain, 3), (by_code, 0))
+    )
+    return Row(
+        codes=case.kind,
+        classes=case.classes,
+        asked=case.asked,
+        within=case.within,
+        rows=len(case.codes),
+        m=case.codes.shape[1],
+        threads=threads,
+        queries=len(case.tables),
+        build_s=case.build_s,
+        bytes_per_row=case.index.memory_bytes() / len(case.codes),
+        distinct_codes=distinct,
+        in_reach=() if case.asked is None else rows_in_reach(case, few),
+        identical=all(same),
+        **take_turns(case, rivals, threads=threads, turns=few),
+        **extra,
+    )
 
 
 def print_table(rows: list[Row], console: Console) -> None:
@@ -337,7 +351,8 @@ def print_table(rows: list[Row], console: Console) -> None:
         if row.faiss_ivfpq_ms is not None:
             lists = f"{row.faiss_ivfpq_ms:.2f} ({row.faiss_ivfpq_recall:.3f})"
         table.add_row(
-            row.codes, f"{row.classes or row.asked or '-'}", f"{row.rows}", f"{row.m}",
+            f"{row.codes} {row.within or ''}", f"{row.classes or row.asked or '-'}", f"{row.rows}",
+            f"{row.m}",
             f"{row.threads}", f"{row.distinct_codes}", f"{row.build_s:.1f}",
             f"{row.bytes_per_row:.1f}", f"{row.ours_ms:.3f}", f"{row.ours_mean_ms:.3f}",
             f"{row.faiss_pq_ms:.2f}", f"{row.ratio:.1f}", f"{row.faiss_distinct_ms:.2f}",
@@ -399,24 +414,25 @@ def main() -> None:
     options = parse()
     one_blas_thread()
     progress = Console(stderr=True)
-    kinds: list[tuple[str, int | None]] = []
+    kinds: list[tuple[str, int | Within | None]] = []
     for kind in options.codes:
-        kinds += [(kind, each) for each in (options.classes if kind in LEARNED else [None])]
+        spread = options.classes if kind in LEARNED else [None]
+        kinds += [(kind, each) for each in (get_args(Within) if kind in get_args(Kind) else spread)]
     make_cases(20_000, "random", None, 4, queries=1)[0].index.search_tables(
         np.zeros((1, 4, WORDS), dtype=np.float32)
     )  # compiles, so that build times do not
     result: list[Row] = []
-    for rows, (kind, classes), books in itertools.product(options.rows, kinds, options.m):
+    for rows, (kind, spread), books in itertools.product(options.rows, kinds, options.m):
         if kind not in ("learned", "random") and books != REAL_BYTES:
             continue
-        for case in make_cases(rows, kind, classes, books, queries=options.queries):
-            measured = measure(case, options)
-            result += measured
-            for row in measured:
-                progress.print(
-                    f"{row.codes} {row.classes or row.asked or ''} rows={row.rows} M={row.m} "
-                    f"threads={row.threads}: {row.ours_ms:.3f} ms, {row.ratio:.0f} x"
-                )
+        cases = make_cases(rows, kind, spread, books, queries=options.queries)
+        for row in measure(cases, options):
+            result.append(row)
+            progress.print(
+                f"{row.codes} {row.within or ''} {row.classes or row.asked or ''} "
+                f"rows={row.rows} M={row.m} threads={row.threads}: {row.ours_ms:.3f} ms, "
+                f"{row.ratio:.0f} x, of distinct codes {row.distinct_ratio:.0f} x"
+            )
     if options.json:
         about = {"machine": platform.processor() or platform.machine(), "faiss": faiss.__version__}
         print(json.dumps(about | {"results": [asdict(row) for row in result]}, indent=1))
