@@ -2,7 +2,9 @@
 
 A table fitted to our own CUB-200-2011 runs (learned_codes.npz) goes in: for each class the codes of
 its images, and one query. Codes (N, M) uint8 and lookup tables (Q, M, 256) float32 come out.
-Refit it with: python benchmarks/learned_codes.py CODES.npz ... (one file a bit length).
+A second table (learned_crops.npz) is of random crops of images, 64 bits, see `crops.py`.
+Refit them with: python benchmarks/learned_codes.py CODES.npz ... (one file a bit length), and
+python benchmarks/learned_codes.py learned.npz --output benchmarks/learned_crops.npz
 """
 
 from __future__ import annotations
@@ -16,6 +18,7 @@ import numpy as np
 from phpq.codes import CodeArray, Codebooks, FloatArray, IntArray
 
 TABLE = Path(__file__).with_name("learned_codes.npz")
+CROPS = Path(__file__).with_name("learned_crops.npz")
 WORDS = 256
 _POOL = 4096  # random permutations of the codewords, to choose from
 _BLOCK = 1 << 18  # rows drawn at once
@@ -133,16 +136,33 @@ def fit_learned_codes(path: Path) -> LearnedCodes:
 
     Args:
         path: npz with gallery_codes and query_codes (N, M) uint8, gallery_labels, query_labels,
-            codebooks (M, 256, d), and queries (Q, D), every 8th query embedding.
+            codebooks (M, 256, d), and queries (Q, D), every 8th query embedding; or of crops, with
+            embeddings (images, crops, D), labels (images,) and codebooks. Each crop counts as an
+            image, and one of each class asks.
     """
     with np.load(path) as run:
+        if "embeddings" in run:
+            return _fit_crops(run["embeddings"], run["labels"], Codebooks(run["codebooks"]))
         codes = np.concatenate([run["gallery_codes"], run["query_codes"]])
         labels = np.concatenate([run["gallery_labels"], run["query_labels"]])
         words = run["codebooks"].astype(np.float32)
         queries = run["queries"].astype(np.float32)
         query_labels = run["query_labels"][::8]
     words /= np.linalg.norm(words, axis=2, keepdims=True)
-    tables = Codebooks(words).lookup_tables(queries)
+    return _fit(codes, labels, Codebooks(words).lookup_tables(queries), query_labels)
+
+
+def _fit_crops(embeddings: FloatArray, labels: IntArray, books: Codebooks) -> LearnedCodes:
+    images, crops, dim = embeddings.shape
+    codes = books.encode(embeddings.reshape(-1, dim).astype(np.float32))
+    number = np.unique(labels, return_inverse=True)[1]
+    asked = embeddings[np.arange(images), np.arange(images) % crops].astype(np.float32)
+    return _fit(codes, np.repeat(number, crops), books.lookup_tables(asked), number)
+
+
+def _fit(
+    codes: CodeArray, labels: IntArray, tables: FloatArray, query_labels: IntArray
+) -> LearnedCodes:
     rng = np.random.default_rng(0)
     kept = [rng.choice(np.flatnonzero(query_labels == label)) for label in np.unique(labels)]
     step = float(np.abs(tables[kept]).max()) / 127
@@ -188,10 +208,15 @@ def main() -> None:
         books = fitted.num_codebooks
         stored[f"codes{books}"] = fitted.codes
         stored[f"labels{books}"] = fitted.labels.astype(np.uint8)
-        stored[f"counts{books}"] = fitted.counts.astype(np.uint8)
+        stored[f"counts{books}"] = fitted.counts.astype(np.uint16)
         stored[f"tables{books}"] = fitted.tables
         stored[f"step{books}"] = np.array(fitted.step)
+        rows = int(fitted.counts.sum())
+        real = len(np.unique(fitted.codes, axis=0)) / rows
+        drawn = fitted.gallery(rows, len(fitted.tables), seed=0)
+        like = len(np.unique(drawn, axis=0)) / rows
         print(f"M={books}: {len(fitted.codes)} pairs of class and code, step {fitted.step:.4f}")
+        print(f"  distinct codes of {rows} images: {real:.3f}; of as many drawn: {like:.3f}")
     np.savez_compressed(arguments.output, **stored)  # type: ignore[arg-type]
     print(f"{arguments.output}: {arguments.output.stat().st_size} bytes")
 

@@ -52,6 +52,8 @@ TABLES: dict[str, Callable[[Load], str]] = {
     "search.growth": speed.search_growth,
     "search.threads": speed.search_threads,
     "search.rivals": speed.search_rivals,
+    "search.beside": speed.search_beside,
+    "search.crops": speed.search_crops,
     "search.new-kinds": speed.search_new_kinds,
     "serve.loads": speed.serve_loads,
     "sharded.speeds": speed.sharded_speeds,

@@ -122,40 +122,73 @@ def search_rivals(load: Load) -> str:
     return markdown(heads, lines)
 
 
-_LABELS = {"labelled": "with the gallery's labels", "new kinds": "without"}
+_LABELS = {"labelled": "with its labels", "new kinds": "without"}
 _ASKED = {
     "held": "in the gallery",
     "new": "new photos of its classes",
     "strange": "classes that it does not hold",
 }
+_CODES = {"learned crops": "learned, real crops", "learned": "learned-like", "random": "random"}
+
+
+def search_beside(load: Load) -> str:
+    """Return search beside faiss over distinct codes and RaBitQ, larger galleries first."""
+    heads = ["rows", "codes", "M", "distinct codes", "bytes per row", "**ours** (mean)"]
+    heads += ["IndexPQ", "**ratio**", "IndexPQ, distinct", "ratio", "RaBitQ, scaled", "identical"]
+    found = [row for row in _beside(load) if row["codes"] in _CODES]
+    order = list(_CODES)
+    found.sort(key=lambda r: (-r["rows"], order.index(r["codes"]), r["classes"] or 0, -r["m"]))
+    lines = []
+    for row in found:
+        what = (_named(_CODES[row["codes"]], row["classes"]), str(row["m"]))
+        weight = (f"{row['distinct_codes']:,}", f"{row['bytes_per_row']:.1f}")
+        rabitq = f"{row['faiss_rabitq_ms']:.0f}"
+        lines.append((f"{row['rows']:,}", *what, *weight, *_speeds(row), rabitq, _yes(row)))
+    return markdown(heads, lines)
 
 
 def search_new_kinds(load: Load) -> str:
-    """Return search over a gallery's own codebooks, 8 bytes."""
-    heads = ["rows", "labels", "queries", "distinct codes", "bytes per row (limit)"]
-    heads += ["**ours** (mean)", "IndexPQ", "**ratio** (of means)"]
+    """Return search over a gallery's own codebooks, 8 bytes, larger galleries first."""
+    heads = ["rows", "labels", "new codes within a", "queries", "distinct codes", "bytes per row"]
+    heads += ["**ours** (mean)", "IndexPQ", "**ratio**", "IndexPQ, distinct", "ratio"]
     heads += ["rows left by 1 / 2 / 4 / 6 bytes, %", "identical"]
+    found = [row for row in _beside(load) if row["codes"] in _LABELS]
     lines = []
-    for row in load("search")["results"]:
-        if row["codes"] not in _LABELS:
-            continue
-        left = " / ".join(f"{100 * row['in_reach'][after - 1]:.2f}" for after in (1, 2, 4, 6))
-        of_means = row["faiss_pq_ms"] / row["ours_mean_ms"]
-        lines.append(
-            (
-                f"{row['rows']:,}",
-                _LABELS[row["codes"]],
-                _ASKED[row["asked"]],
-                f"{row['distinct_codes']:,}",
-                _bytes(row),
-                f"**{row['ours_ms']:.2f}** ({row['ours_mean_ms']:.2f})",
-                f"{row['faiss_pq_ms']:.1f}",
-                f"**{row['ratio']:.0f}** ({of_means:.0f})",
-                left,
-                _yes(row),
-            )
-        )
+    for row in sorted(found, key=lambda r: -r["rows"]):
+        left = " / ".join(f"{100 * row['in_reach'][after - 1]:.1f}" for after in (1, 2, 4, 6))
+        what = (_LABELS[row["codes"]], row["within"], _ASKED[row["asked"]])
+        weight = (f"{row['distinct_codes']:,}", f"{row['bytes_per_row']:.1f}")
+        lines.append((f"{row['rows']:,}", *what, *weight, *_speeds(row), left, _yes(row)))
     return markdown(heads, lines)
+
+
+def search_crops(load: Load) -> str:
+    """Return how often codes of real crops repeat, and those that are drawn from them."""
+    known, lines = load("search")["tables"], []
+    titles = {"learned_crops": "learned, 64 bits", "labelled": "own codebooks, with labels"}
+    for name, title in (titles | {"new kinds": "own codebooks, without"}).items():
+        one = known[name]
+        within = {k.partition("within_")[2]: v for k, v in one.items() if "drawn" in k}
+        drawn = ", ".join(
+            f"{_share(v)} within a {k}" if k else _share(v) for k, v in within.items()
+        )
+        lines.append((title, f"{one['crops']:,}", _share(one["distinct_real"]), drawn))
+    return markdown(("codes", "crops", "distinct", "of as many rows drawn"), lines)
+
+
+def _share(value: float) -> str:
+    return f"{100 * value:.1f} %"
+
+
+def _beside(load: Load) -> list[dict[str, Any]]:
+    rows: list[dict[str, Any]] = load("search")["beside_distinct_codes_and_rabitq"]["results"]
+    return rows
+
+
+def _speeds(row: Mapping[str, Any]) -> tuple[str, ...]:
+    ours = f"**{ms(row['ours_ms'])}** ({ms(row['ours_mean_ms'])})"
+    whole = (ms(row["faiss_pq_ms"]), f"**{times(row['ratio'])}**")
+    return (ours, *whole, ms(row["faiss_distinct_ms"]), f"{row['distinct_ratio']:.1f}")
 
 
 def readme_search(load: Load) -> str:

@@ -1,24 +1,28 @@
 """What `search.py` compares with: faiss indexes over the same codes, and a scan in numpy.
 
 Each maker takes codebooks and codes (N, M) uint8 and returns an object whose `search` takes queries
-(Q, D) float32 and the number of rows wanted, and returns scores and ids (Q, k).
+(Q, D) float32 and the number of rows wanted, and returns scores and ids (Q, k). Some search other
+things than these codes, of as many bytes or of floats: their makers say so.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 import faiss
 import numpy as np
 
 from phpq.codes import CodeArray, Codebooks, FloatArray, IntArray, group_codes, score_codes
+from phpq.index import to_faiss
 
 Search = Callable[[FloatArray, int], tuple[FloatArray, IntArray]]
 
 FLAT_ROWS = 20_000  # the float index is timed on so many rows, and the time multiplied
 FLAT_DIM = 1536  # the embedding of our CUB runs
+RABITQ_ROWS = 100_000  # as many for RaBitQ, which reads 200 bytes of each
 _LIST_SAMPLE = 10_000  # codes that the lists of IVFPQ are learned from
 _NUMPY_ROWS = 1 << 19  # rows of one block of the scan
 
@@ -63,6 +67,49 @@ def flat_floats(*, seed: int) -> tuple[Any, FloatArray]:
     index = faiss.IndexFlatIP(FLAT_DIM)
     index.add(rng.standard_normal((FLAT_ROWS, FLAT_DIM), dtype=np.float32))
     return index, rng.standard_normal((16, FLAT_DIM), dtype=np.float32)
+
+
+class DistinctCodes:
+    """A `faiss.IndexPQ` of each code once, and the rows of each: grouping alone, without our walk.
+
+    Exact, as `IndexPQ` over all rows is: the best k codes hold the best k rows.
+    """
+
+    def __init__(self, codebooks: Codebooks, codes: CodeArray) -> None:
+        groups = group_codes(codes)
+        self._index = to_faiss(codebooks, groups.codes)
+        self._rows = groups.group_of_row.argsort(kind="stable")
+        self._first = np.concatenate([[0], groups.sizes.cumsum()])
+
+    def search(self, queries: FloatArray, top_k: int) -> tuple[FloatArray, IntArray]:
+        """Find the best codes, and write out their rows until there are enough."""
+        best, found = self._index.search(queries, min(top_k, len(self._first) - 1))
+        scores = np.full((len(queries), top_k), -np.inf, np.float32)
+        rows = np.full((len(queries), top_k), -1, np.int64)
+        for query, groups in enumerate(found):
+            first, sizes = self._first[groups], self._first[groups + 1] - self._first[groups]
+            ends = np.minimum(sizes.cumsum(), top_k)
+            counts = np.diff(ends, prepend=0)  # of rows that are taken of each code
+            places = np.arange(ends[-1]) + np.repeat(first - (ends - counts), counts)
+            rows[query, : ends[-1]] = self._rows[places]
+            scores[query, : ends[-1]] = np.repeat(best[query], counts)
+        return scores, rows
+
+
+@cache
+def rabitq(*, seed: int) -> tuple[Any, FloatArray]:
+    """Make an `IndexRaBitQFastScan` of `RABITQ_ROWS` random embeddings, and queries for it.
+
+    One bit a dimension and two factors: 200 bytes of a row of 1,536 floats. Its scan takes as long
+    whatever the embeddings are.
+    """
+    rng = np.random.default_rng(seed)
+    index: Any = faiss.IndexRaBitQFastScan(FLAT_DIM, faiss.METRIC_INNER_PRODUCT)
+    sample = rng.standard_normal((FLAT_ROWS, FLAT_DIM), dtype=np.float32)
+    index.train(sample)
+    for _ in range(0, RABITQ_ROWS, FLAT_ROWS):
+        index.add(rng.standard_normal((FLAT_ROWS, FLAT_DIM), dtype=np.float32))
+    return index, sample[:16]
 
 
 def inverted_lists(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, cast
@@ -10,7 +11,7 @@ from typing import TYPE_CHECKING, Any, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from phpq.codes import Codebooks, FloatArray, Space
+from phpq.codes import Codebooks, FloatArray, QueryNorm, Space
 from phpq.config import DataConfig
 from phpq.gallery import GalleryStore, Record
 from phpq.gallery.folder import new_manifest, new_own_manifest
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
 
 BOOKS, SIZE, SUB_DIM = 3, 4, 2
 DIM = BOOKS * SUB_DIM
+TIED_ROWS = 90  # of `make_ties`
 
 
 def make_codebooks() -> Codebooks:
@@ -49,6 +51,22 @@ def make_record(name: str, number: int = 0, *, label: str | None = "a", **metada
     return Record(name, f"/files/{name}", label, bytes([number % 256]) * 32, code, metadata)
 
 
+def make_ties(folder: Path) -> GalleryStore:
+    """Make a gallery of five codes, with equal embeddings, in another order than inserted."""
+    store = make_store(folder, keep_embeddings=True)
+    vectors = np.random.default_rng(3).normal(size=(TIED_ROWS, DIM)).astype(np.float16)
+    vectors[40:45] = vectors[10]
+    records = [
+        replace(make_record(f"i{n}", n % 5, label="ab"[n % 2]), embedding=vectors[n])
+        for n in range(TIED_ROWS)
+    ]
+    for start in range(0, TIED_ROWS, 30):
+        store.put(records[start : start + 30])
+    store.put([records[7], replace(records[31], label="c")])
+    store.delete(["i12"])
+    return store
+
+
 def make_queries(count: int, seed: int = 0) -> FloatArray:
     """Return (count, DIM) float32."""
     return np.random.default_rng(seed).normal(size=(count, DIM)).astype(np.float32)
@@ -68,6 +86,18 @@ def plain_scan(
             score += np.float32(part @ words[book, record.code[book]])
         scored.append((-round(float(score), 5), place, name))
     return [(name, -score) for score, _, name in sorted(scored)[:top_k]]
+
+
+def plain_float_score(query: FloatArray, row: FloatArray, norm: QueryNorm) -> float:
+    """Return the inner product of a query (D,) with the unit sub-vectors of a row, by loops."""
+    score = 0.0
+    for book in range(BOOKS):
+        part = slice(book * SUB_DIM, (book + 1) * SUB_DIM)
+        asked = query[part].astype(np.float64)
+        asked = asked / np.linalg.norm(asked) if norm == "unit" else asked
+        own = row[part].astype(np.float64)
+        score += float(asked @ (own / np.linalg.norm(own)))
+    return score
 
 
 def general_embedding(colours: NDArray[np.uint8]) -> FloatArray:

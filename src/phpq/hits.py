@@ -52,7 +52,10 @@ class Verdict:
 
 @dataclass(frozen=True, slots=True)
 class Found(Sequence[Hit]):
-    """What was found for one query: a sequence of hits, best first, equal ones as inserted."""
+    """What was found for one query: a sequence of hits, best first.
+
+    Of equal scores the better one by kept embeddings comes first, or else the one added first.
+    """
 
     hits: tuple[Hit, ...]  # one page of them
     total: int  # images that pass the filter, on all pages

@@ -57,11 +57,13 @@ def test_names_of_users_are_escaped(evaluation: Evaluation) -> None:
 
 
 def test_what_is_served_stands_beside_the_expected_precision(evaluation: Evaluation) -> None:
-    codes = replace(evaluation.codes, precision_at_1_served=0.4321)
+    codes = replace(evaluation.codes, precision_at_1_served=0.4321, precision_at_1_by_float=0.5678)
     page = build_page(replace(evaluation, codes=codes), curves=CURVES, top10=PNG)
     table = page.sections[0].blocks[0]
     assert isinstance(table, Table)
-    assert table.columns[2:] == ("MAP", "P@1", "P@1 as served", "P@10")
-    assert table.rows[0][4] == pytest.approx(43.21)
+    assert table.columns[2:] == ("MAP", "P@1", "P@1 as served", "P@1 as added", "P@10")
+    assert table.rows[0][4:6] == pytest.approx((56.78, 43.21))
+    bare = score_cells(replace(codes, precision_at_1_by_float=None))
+    assert bare["P@1 as served"] == bare["P@1 as added"] == pytest.approx(43.21)
     assert "P@1 as served is what a user sees" in table.caption
     assert list(score_cells(codes).values()) == [*table.rows[0][2:]]

@@ -57,6 +57,32 @@ def test_codes_equal_the_mean_over_all_orders_of_tied_rows() -> None:
     assert scores.health.distinct_codes <= 8
 
 
+def test_of_equal_scores_the_best_float_score_is_served_first() -> None:
+    rng = np.random.default_rng(4)
+    codebooks = random_codebooks(rng, num_codebooks=3, codebook_size=2, sub_dim=4)
+    queries, gallery = clusters(1, 30, 2.0), clusters(2, 80, 2.0)
+    kept = gallery.embeddings.astype(np.float16).astype(np.float32)
+    codes = codebooks.encode(gallery.embeddings)
+    scores = evaluate_codes(
+        queries, codes, gallery.labels, codebooks, cutoffs=(1,), kept=gallery.embeddings
+    )
+    asked, rows = (normalise_sub_vectors(each, 3) for each in (queries.embeddings, kept))
+    hits, moved = 0, 0
+    for query, label in zip(asked, queries.labels, strict=True):
+        by_code = np.round(codebooks.decode(codes) @ query, 4).tolist()
+        by_float = (rows @ query).tolist()
+        first = min(range(80), key=lambda row: (-by_code[row], -by_float[row], row))
+        hits += int(gallery.labels[first] == label)
+        moved += first != by_code.index(max(by_code))
+    assert moved > 10
+    assert scores.precision_at_1_by_float == hits / 30
+    assert scores.to_dict()["precision_at_1_by_float"] == pytest.approx(100 * hits / 30)
+    without = evaluate_codes(queries, codes, gallery.labels, codebooks, cutoffs=(1,))
+    assert without.precision_at_1_by_float is None
+    assert without.to_dict()["precision_at_1_by_float"] is None
+    assert without.precision_at_1_served == scores.precision_at_1_served
+
+
 def test_float_search_equals_plain_average_precision() -> None:
     queries, gallery = clusters(1, 20, 1.5), clusters(2, 40, 1.5)
     scores = evaluate_float(queries, gallery, sub_vectors=3)

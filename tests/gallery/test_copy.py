@@ -17,12 +17,19 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from made_up_galleries import DIM, make_codebooks, make_queries, make_record, make_store
+from made_up_galleries import (
+    DIM,
+    make_codebooks,
+    make_queries,
+    make_record,
+    make_store,
+    make_ties,
+)
 from own_galleries import filled, query_for, view_of
 from phpq.errors import FormatError
 from phpq.gallery import GalleryStore
 from phpq.gallery import _copy as module
-from phpq.gallery._copy import COPY, read_copy
+from phpq.gallery._copy import COPY, EMBEDDINGS, read_copy
 from phpq.gallery.folder import HINT, IMAGES
 from phpq.gallery.view import GalleryView, Page
 from phpq.gallery.views import Views
@@ -289,3 +296,42 @@ def test_no_reader_sees_less_than_was_committed_before_it_came(tmp_path: Path) -
         thread.join()
     assert not failures
     assert len(copied(store.folder).name) > 0
+
+
+@pytest.mark.parametrize("harm", ["none", "gone", "cut", "changed", "of another version"])
+def test_copied_embeddings_are_read_without_lance_and_only_if_whole(
+    tmp_path: Path, harm: str
+) -> None:
+    store = make_ties(tmp_path / "g")
+    queries, page = make_queries(3), Page(top_k=12)
+    expected = GalleryView(store, make_codebooks()).search_many(queries, page)
+    store.copy()
+    file = store.folder / EMBEDDINGS
+    content = bytearray(file.read_bytes())
+    if harm == "gone":
+        file.unlink()
+    elif harm == "cut":
+        file.write_bytes(content[:-1])
+    elif harm != "none":
+        places = range(32, len(content), 3) if harm == "changed" else range(32)
+        for place in places:
+            content[place] ^= 4
+        file.write_bytes(content)
+    fresh = GalleryStore.open(store.folder)
+    assert fresh.copied is not None
+    assert GalleryView(fresh, make_codebooks()).search_many(queries, page) == expected
+    assert (fresh._dataset is None) == (harm == "none")
+
+
+def test_more_embeddings_than_are_copied_are_read_with_lance(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = make_ties(tmp_path / "g")
+    monkeypatch.setattr("phpq.gallery._copy._MOST_BYTES", 100)
+    store.copy()
+    assert (store.folder / COPY).is_file()
+    assert not (store.folder / EMBEDDINGS).exists()
+    fresh = GalleryStore.open(store.folder)
+    offsets = np.array([3, 0])
+    rows = store.dataset.take([3, 0])["embedding"].to_pylist()
+    np.testing.assert_array_equal(fresh.embeddings_at(offsets), np.array(rows, np.float16))

@@ -7,24 +7,28 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 
 from made_up_galleries import (
-    BOOKS,
     DIM,
-    SUB_DIM,
+    TIED_ROWS,
     make_codebooks,
     make_queries,
     make_record,
     make_store,
+    make_ties,
+    plain_float_score,
     plain_scan,
 )
 from own_galleries import KINDS, add, filled, pictures, query_for, view_of
-from phpq.codes import QueryNorm, score_codes
+from phpq.codes import FloatArray, IntArray, score_codes
 from phpq.errors import ConfigError, UnknownNameError
 from phpq.gallery import Gallery, GalleryStore, Record
+from phpq.gallery import view as view_module
 from phpq.gallery._part import batches, find_part
 from phpq.gallery.shards import LocalShards
-from phpq.gallery.view import GalleryView, Page, rerank_rows
+from phpq.gallery.view import GalleryView, Page
+from phpq.index import ties
 from served_galleries import ids, shared_gallery
 
 
@@ -168,32 +172,6 @@ def test_an_empty_gallery_has_no_hits(tmp_path: Path) -> None:
     assert view.columns == {"id": "string", "label": "string"}
 
 
-@pytest.mark.parametrize("norm", ["unit", "raw"])
-def test_reranking_equals_a_plain_loop(norm: QueryNorm) -> None:
-    vectors = np.random.default_rng(1).normal(size=(20, DIM)).astype(np.float16)
-    vectors[7] = vectors[3]  # a tie
-    records = [replace(make_record(str(i)), embedding=vectors[i]) for i in range(20)]
-    query = make_queries(1)[0]
-    order, scores = rerank_rows(query, records, make_codebooks(), norm=norm)
-    expected = []
-    for vector in vectors.astype(np.float64):
-        score = 0.0
-        for book in range(BOOKS):
-            part = slice(book * SUB_DIM, (book + 1) * SUB_DIM)
-            asked = query[part] / np.linalg.norm(query[part]) if norm == "unit" else query[part]
-            score += float(asked @ (vector[part] / np.linalg.norm(vector[part])))
-        expected.append(score)
-    np.testing.assert_allclose(scores, sorted(expected, reverse=True), rtol=1e-5, atol=1e-6)
-    np.testing.assert_allclose(np.array(expected)[order], scores, rtol=1e-5, atol=1e-6)
-    places = order.tolist()
-    assert places.index(3) + 1 == places.index(7)
-
-
-def test_nothing_to_rerank() -> None:
-    order, scores = rerank_rows(make_queries(1)[0], [], make_codebooks(), norm="unit")
-    assert len(order) == len(scores) == 0
-
-
 def test_a_gallery_with_its_own_codebooks_is_searched_with_them(tmp_path: Path) -> None:
     store = filled(tmp_path / "g")
     view, books = view_of(store), store.own_codebooks()
@@ -251,3 +229,105 @@ def test_without_kinds_the_verdict_is_by_hits(tmp_path: Path) -> None:
     add(store, pictures(("red", "blue"), 4, labelled=False))
     found = view_of(store).search(query_for("red")[0], Page())
     assert (found.kinds, found.verdict) == (None, None)
+
+
+def slow_twin(
+    store: GalleryStore, query: FloatArray, *, label: str | None = None, block: int
+) -> list[tuple[str, float, float]]:
+    """Return id, code score and float score of all images, by a plain sort."""
+    books = make_codebooks()
+    table = store.dataset.to_table().sort_by("row")
+    codes = np.array(table["code"].to_pylist(), np.uint8)
+    scores = score_codes(books.lookup_tables(query[None]), codes)[0].tolist()
+    floats = [
+        plain_float_score(query, np.array(row), "unit") for row in table["embedding"].to_pylist()
+    ]
+    met: dict[float, int] = {}
+    keys = []
+    for place, (name, own) in enumerate(
+        zip(table["id"].to_pylist(), table["label"].to_pylist(), strict=True)
+    ):
+        if label in (None, own):
+            before = met.get(scores[place], 0)
+            met[scores[place]] = before + 1
+            rounded = round(floats[place], 5)
+            keys.append((-scores[place], before // block, -rounded, place, name, floats[place]))
+    return [(name, -score, own) for score, *_, name, own in sorted(keys)]
+
+
+@pytest.fixture
+def few_at_once(monkeypatch: pytest.MonkeyPatch) -> int:
+    """Make the blocks of a tie so small that ties have several."""
+    monkeypatch.setattr(ties, "TIE_ROWS", 7)
+    monkeypatch.setattr(view_module, "TIE_ROWS", 7)
+    monkeypatch.setattr(view_module, "_READ_ROWS", 10)
+    return 7
+
+
+@pytest.mark.parametrize("shards", [1, 4])
+@pytest.mark.parametrize("blocks", ["whole ties", "few at once"])
+def test_answers_are_those_of_a_plain_sort(
+    tmp_path: Path, shards: int, blocks: str, request: pytest.FixtureRequest
+) -> None:
+    block = 256 if blocks == "whole ties" else request.getfixturevalue("few_at_once")
+    store = make_ties(tmp_path / "g")
+    view = GalleryView(store, make_codebooks(), LocalShards(shards))
+    queries = make_queries(6)
+    for label in (None, "a"):
+        labels = () if label is None else (label,)
+        twins = [slow_twin(store, query, label=label, block=block) for query in queries]
+        for top_k, offset in ((1, 0), (5, 0), (9, 9), (30, 17), (100, 0), (4, 86), (3, 200)):
+            page = Page(top_k=top_k, offset=offset, labels=labels)
+            for found, twin in zip(view.search_many(queries, page), twins, strict=True):
+                expected = twin[offset : offset + top_k]
+                assert [hit.id for hit in found] == [name for name, *_ in expected]
+                scores = [score for _, score, _ in expected]
+                assert [hit.score for hit in found] == pytest.approx(scores, abs=1e-5)
+        # Of what ties with the last one that is re-ranked, the best are.
+        page = Page(top_k=6, offset=2, rerank=23, labels=labels)
+        for found, twin in zip(view.search_many(queries, page), twins, strict=True):
+            ranked = sorted(twin[:23], key=lambda each: -round(each[2], 5))[2:8]
+            assert [hit.id for hit in found] == [name for name, *_ in ranked]
+
+
+def test_a_row_that_is_left_out_is_missing_and_no_more(tmp_path: Path) -> None:
+    store = make_ties(tmp_path / "g")
+    view = GalleryView(store, make_codebooks(), LocalShards(3))
+    query = make_queries(1)[0]
+    twin = [name for name, *_ in slow_twin(store, query, block=256)]
+    for name in (twin[0], twin[4], twin[-1]):
+        place, _ = view.find(name)
+        found = view.search(query, Page(top_k=5), leave_out=place)
+        assert [hit.id for hit in found] == [each for each in twin if each != name][:5]
+
+
+def test_without_embeddings_the_order_is_that_of_insertion(tmp_path: Path) -> None:
+    store = make_store(tmp_path / "g")
+    store.put([make_record(f"i{n}", n % 2) for n in range(20)])
+    found = GalleryView(store, make_codebooks()).search(make_queries(1)[0], Page(top_k=10))
+    assert [hit.id for hit in found] in ([f"i{n}" for n in range(start, 20, 2)] for start in (0, 1))
+
+
+def test_few_embeddings_are_read_and_none_without_ties(
+    tmp_path: Path, few_at_once: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = make_ties(tmp_path / "g")
+    view = GalleryView(store, make_codebooks())
+    read: list[int] = []
+    plain = GalleryStore.embeddings_at
+
+    def counted(store: GalleryStore, offsets: IntArray) -> NDArray[np.float16]:
+        read.append(len(offsets))
+        return plain(store, offsets)
+
+    monkeypatch.setattr(GalleryStore, "embeddings_at", counted)
+    for offset in range(0, TIED_ROWS, 5):
+        read.clear()
+        view.search(make_queries(1)[0], Page(top_k=5, offset=offset))
+        assert sum(read) <= 5 + 2 * few_at_once
+    alone = make_store(tmp_path / "other", keep_embeddings=True)
+    vector = np.ones(DIM, np.float16)
+    alone.put([replace(make_record(f"i{n}", n), embedding=vector) for n in range(60)])
+    read.clear()
+    GalleryView(alone, make_codebooks()).search(make_queries(1)[0], Page(top_k=40))
+    assert not read

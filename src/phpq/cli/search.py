@@ -36,7 +36,11 @@ def search(
     ] = None,
     rerank: Annotated[
         int,
-        typer.Option(min=0, metavar="R", help="Order the first R hits by their float embeddings."),
+        typer.Option(
+            min=0,
+            metavar="R",
+            help="Order the first R hits by their float embeddings; may cost hits further down.",
+        ),
     ] = 0,
     why: Annotated[
         bool, typer.Option("--why", help="Show what each codebook adds to the score of a hit.")

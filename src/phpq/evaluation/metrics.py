@@ -1,6 +1,6 @@
 """Tie-aware retrieval measures: ranked tie groups in, numbers out.
 
-Each measure but `precision_at_1_served` is its exact expectation under a random order of tied
+Each measure but those of what is served is its exact expectation under a random order of tied
 items, so the order of the gallery never changes it. Higher is better; values are fractions from 0
 to 1. A query without a relevant item in the gallery has no defined score: it is left out of every
 mean, and counted.
@@ -57,7 +57,8 @@ class RetrievalScores:
 
     A tool that takes ties as they come reports a MAP inside `map_range`. `precision_at_1_served`
     takes equal scores in the order of the gallery, as an index serves them; P@1 is its mean over
-    all orders.
+    all orders. Where embeddings are kept, a gallery serves equal scores in the order of their float
+    scores.
     """
 
     method: str = ""  # "codes", "float" or "pq"
@@ -67,6 +68,8 @@ class RetrievalScores:
     recall_at: dict[int, float]  # share of the queries with a relevant image in the first k, by k
     precision_at: dict[int, float]  # mean precision of the first N hits, by N
     precision_at_1_served: float  # share of the queries whose first hit is relevant
+    # The same with ties in the order of float scores; None where no embeddings are kept.
+    precision_at_1_by_float: float | None = None
     pr_curve: dict[float, float]  # precision by recall, see `precision_at_recall`
     queries: int  # that were averaged
     excluded: int  # queries left out: nothing in the gallery is relevant to them
@@ -99,6 +102,9 @@ class RetrievalScores:
             "recall_at": {str(k): 100 * value for k, value in self.recall_at.items()},
             "precision_at": {str(n): 100 * value for n, value in self.precision_at.items()},
             "precision_at_1_served": 100 * self.precision_at_1_served,
+            "precision_at_1_by_float": None
+            if self.precision_at_1_by_float is None
+            else 100 * self.precision_at_1_by_float,
             "pr_curve": {
                 "recall": [100 * level for level in self.pr_curve],
                 "precision": [100 * value for value in self.pr_curve.values()],

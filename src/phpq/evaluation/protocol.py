@@ -33,6 +33,8 @@ from phpq.evaluation._ranking import (
     rank_rows,
 )
 from phpq.evaluation.metrics import RetrievalScores, code_health, measure
+from phpq.index import CodeIndex
+from phpq.index.ties import TIE_ROWS, float_scores
 
 CUTOFFS = (1, 5, 10, 50, 100)
 _TABLE_QUERIES = 2048  # queries whose lookup tables are in memory at once
@@ -63,11 +65,13 @@ def evaluate_codes(
     *,
     query_norm: QueryNorm = "unit",
     cutoffs: Sequence[int] = CUTOFFS,
+    kept: FloatArray | None = None,
 ) -> RetrievalScores:
     """Measure search over learned codes: float queries, coded gallery, AQD by lookup tables.
 
     `query_norm` "unit" normalises the sub-vectors of a query, as trained; "raw" does not. The
-    `cutoffs` are the N of P@N, here and below.
+    `cutoffs` are the N of P@N, here and below. Embeddings (N, D) that the gallery keeps, if it
+    does, decide between equal scores when it is searched.
     """
     check_codes("gallery_codes", gallery_codes, codebooks.num_codebooks, codebooks.codebook_size)
 
@@ -75,8 +79,46 @@ def evaluate_codes(
         return codebooks.lookup_tables(queries.embeddings[part], norm=query_norm)
 
     scores = _measure_codes(queries, tables, label_groups(gallery_codes, gallery_labels), cutoffs)
-    health = code_health(gallery_codes, codebooks.codebook_size)
-    return replace(scores, method="codes", bits=codebooks.bits, health=health)
+    by_float = None
+    if kept is not None:
+        first = first_rows(queries.embeddings, gallery_codes, kept, codebooks, norm=query_norm)
+        hits = np.count_nonzero(np.asarray(gallery_labels)[first] == queries.labels)
+        by_float = hits / max(scores.queries, 1)
+    return replace(
+        scores,
+        method="codes",
+        bits=codebooks.bits,
+        health=code_health(gallery_codes, codebooks.codebook_size),
+        precision_at_1_by_float=by_float,
+    )
+
+
+def first_rows(
+    queries: FloatArray,
+    codes: CodeArray,
+    kept: FloatArray,
+    codebooks: Codebooks,
+    *,
+    norm: QueryNorm = "unit",
+) -> IntArray:
+    """Return (Q,) the row that a gallery of codes (N, M) shows first, N at least 1.
+
+    Of equal scores it is the one of the best float score, as a gallery that keeps embeddings (N, D)
+    stores them, in float16.
+    """
+    index, stored = CodeIndex(codebooks, codes), kept.astype(np.float16)
+    result = np.empty(len(queries), np.int64)
+    for start in range(0, len(queries), _TABLE_QUERIES):
+        part = queries[start : start + _TABLE_QUERIES]
+        found = index.search(part, min(TIE_ROWS, len(codes)), query_norm=norm)
+        tied = (found.scores == found.scores[:, :1]).sum(axis=1).tolist()
+        for number, count in enumerate(tied):
+            rows = found.ids[number, :count]
+            best = 0
+            if count > 1:
+                best = int(float_scores(part[number], stored[rows], codebooks, norm=norm).argmax())
+            result[start + number] = rows[best]
+    return result
 
 
 def evaluate_float(

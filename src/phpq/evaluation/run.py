@@ -233,7 +233,13 @@ def _measure(
     # Where N exceeds the gallery, P@N says nothing more.
     cutoffs = [n for n in CUTOFFS if n <= len(asked)]
     by_codes = evaluate_codes(
-        asking, codes, asked.labels, model.codebooks, query_norm=model.query_norm, cutoffs=cutoffs
+        asking,
+        codes,
+        asked.labels,
+        model.codebooks,
+        query_norm=model.query_norm,
+        cutoffs=cutoffs,
+        kept=asked.embeddings,
     )
     by_floats = evaluate_float(asking, asked, sub_vectors=parts, cutoffs=cutoffs)
     if not model.codebooks.unit:
@@ -265,7 +271,7 @@ def _measure_own(
     for way, given in (("without labels", [None] * len(rows)), ("with its labels", names)):
         books = fit_additive(rows, given, num_codebooks=max(1, model.bits // 8))
         codes = books.encode(rows, given)
-        scores = evaluate_codes(asking, codes, labels, books, cutoffs=cutoffs)
+        scores = evaluate_codes(asking, codes, labels, books, cutoffs=cutoffs, kept=rows)
         found[f"gallery's own codebooks, {way}"] = scores
     return found
 

@@ -6,6 +6,9 @@ it. The copy is never the truth: it is read only if it is whole, if Lance's newe
 byte for byte, the one that it was made of, and if the data files that this one names are there. In
 any other case it is as if there were none. Nobody waits for it, and whoever cannot write it does
 without.
+
+Kept embeddings are copied to a second file, `images.float16`. A search reads few of its rows, those
+of equal scores, so that each row carries a sum of its own in place of one over the file.
 """
 
 from __future__ import annotations
@@ -13,28 +16,64 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
+import zlib
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
+from numpy.typing import NDArray
 
+from phpq.codes import IntArray
 from phpq.files import replacing
 from phpq.gallery.folder import DAMAGE, IMAGES, newest_seen
 
 COPY = "images.arrow"
+EMBEDDINGS = "images.float16"
 _KEY = b"phpq copy"  # of what the file says of itself
 _MOST_ROWS = 1_000_000  # of a gallery that is copied; a larger one is searched for longer anyway
+_MOST_BYTES = 1 << 30  # of copied embeddings; of more, Lance reads the few that are asked for
+_EMBEDDING_ROWS = 4096  # that are copied at once
 _VERSIONS = "_versions"
 _LAST = (1 << 64) - 1  # Lance counts the names of version files down from here
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, eq=False)
 class Copy:
     """The rows of a version."""
 
     version: int
     table: Any  # of Arrow, mapped into memory: all columns but `embedding`, in the order of a scan
+    file: Path  # of the copied embeddings, if there are any
+    mark: bytes  # what it begins with, if it belongs to this copy
+    dim: int  # D of the embeddings; 0 if none were copied
+
+    def embeddings_at(self, offsets: IntArray) -> NDArray[np.float16] | None:
+        """Return the embeddings (n, D) at places of a scan; None if they cannot be read here."""
+        if self._embeddings is None:
+            return None
+        rows = self._embeddings[offsets]
+        if [_sum(*each) for each in zip(rows["vector"], offsets.tolist(), strict=True)] != (
+            rows["check"].tolist()
+        ):
+            return None
+        vectors: NDArray[np.float16] = np.ascontiguousarray(rows["vector"])
+        return vectors
+
+    @cached_property
+    def _embeddings(self) -> NDArray[Any] | None:
+        try:
+            if not self.dim:
+                return None
+            with self.file.open("rb") as file:  # one file, whatever takes its name meanwhile
+                if file.read(len(self.mark)) != self.mark:
+                    return None
+                shape, kind = (self.table.num_rows,), _row_type(self.dim)
+                return np.memmap(file, kind, mode="r", offset=len(self.mark), shape=shape)
+        except DAMAGE:
+            return None
 
 
 def read_copy(folder: Path, version: int | None = None) -> Copy | None:
@@ -62,7 +101,9 @@ def read_copy(folder: Path, version: int | None = None) -> Copy | None:
             # Again: a folder that changes while it is listed may not show its newest file.
             and _newest(folder) == newest
         )
-        return Copy(_number(newest), table) if fits else None
+        mark = _mark(about["version_file"])
+        copy = Copy(_number(newest), table, folder / EMBEDDINGS, mark, int(about["dim"]))
+        return copy if fits else None
     except (*DAMAGE, TypeError, AttributeError):
         return None
 
@@ -79,7 +120,8 @@ def write_copy(folder: Path, dataset: Any) -> None:
             files.extend(f"data/{file.path}" for file in part.data_files())
             files.extend([part.deletion_file()] if part.deletion_file() else [])
         sizes = {name: (folder / IMAGES / name).stat().st_size for name in files}
-        about = {"version_file": described, "files": sizes}
+        dim = _copy_embeddings(folder, dataset, _mark(described))
+        about = {"version_file": described, "files": sizes, "dim": dim}
         names = [name for name in dataset.schema.names if name != "embedding"]
         table = dataset.to_table(columns=names)
         known = dataset.schema.metadata or {}
@@ -91,6 +133,41 @@ def write_copy(folder: Path, dataset: Any) -> None:
         with replacing(folder / COPY) as temporary, temporary.open("wb") as file:
             file.write(content)
             file.write(hashlib.sha256(content).digest())
+
+
+def _copy_embeddings(folder: Path, dataset: Any, mark: bytes) -> int:
+    """Copy embeddings behind a mark; returns their length, 0 if there are none or too many."""
+    if "embedding" not in dataset.schema.names:
+        return 0
+    dim = int(dataset.schema.field("embedding").type.list_size)
+    if dataset.count_rows() * _row_type(dim).itemsize > _MOST_BYTES:
+        return 0
+    first = 0
+    with replacing(folder / EMBEDDINGS) as temporary, temporary.open("wb") as file:
+        file.write(mark)
+        for batch in dataset.to_batches(columns=["embedding"], batch_size=_EMBEDDING_ROWS):
+            flat = batch.column("embedding").flatten().to_numpy(zero_copy_only=False)
+            rows = np.empty(batch.num_rows, _row_type(dim))
+            rows["vector"] = flat.reshape(-1, dim)
+            places = range(first, first + len(rows))
+            rows["check"] = [_sum(*each) for each in zip(rows["vector"], places, strict=True)]
+            rows.tofile(file)
+            first += len(rows)
+    return dim
+
+
+def _row_type(dim: int) -> np.dtype[Any]:
+    return np.dtype([("vector", "<f2", (dim,)), ("check", "<u4")])
+
+
+def _sum(vector: NDArray[np.float16], place: int) -> int:
+    """Return a sum over an embedding and its place: a moved one is found out, too."""
+    return zlib.crc32(vector.tobytes(), place & 0xFFFFFFFF)
+
+
+def _mark(version_file: str) -> bytes:
+    """Return what tells the embeddings of a version: 32 bytes."""
+    return hashlib.sha256(version_file.encode()).digest()
 
 
 def _newest(folder: Path) -> Path:

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+from numpy.typing import NDArray
 
 from phpq.codes import IntArray
 from phpq.gallery._copy import Copy, write_copy
@@ -68,6 +69,16 @@ class Rows:
             # Not by `pa.array`, which loads pandas.
             places = pa.Array.from_buffers(pa.int64(), len(wanted), [None, pa.py_buffer(wanted)])
             return copied.select(columns).take(places)
+
+    def embeddings_at(self, offsets: IntArray) -> NDArray[np.float16]:
+        """Return the kept embeddings (n, D) of the rows at (n,) places of a scan, in that order."""
+        copy = self._copy if self.copied is not None else None
+        found = copy.embeddings_at(offsets) if copy is not None else None
+        if found is not None:
+            return found
+        column = self.rows_at(offsets, ["embedding"]).column("embedding").combine_chunks()
+        rows: NDArray[np.float16] = column.flatten().to_numpy(zero_copy_only=False)
+        return rows.reshape(-1, column.type.list_size)
 
     def copy(self) -> None:
         """Copy the version that is read for the readers to come, unless that is done."""

@@ -80,8 +80,9 @@ class Gallery:
                 model never saw.
             bits: Of a code of the gallery's own codebooks; those of the model have theirs.
             trust: How far the gallery's own codebooks trust labels: 0 not at all, 1 blindly.
-            keep_embeddings: Store float16 embeddings too (2 D bytes per image), for re-ranking and
-                for refits; by default where the gallery owns its codebooks.
+            keep_embeddings: Store float16 embeddings too (2 D bytes per image, twice where few
+                enough are copied for quick starts), for the order of equal scores, for re-ranking
+                and for refits; by default where the gallery owns its codebooks.
         """
         from phpq.model import Model, load
 
@@ -230,8 +231,9 @@ class Gallery:
     ) -> Found:
         """Find the images that look most like one image.
 
-        The hits are best first, equal scores in order of insertion. The `verdict` is their most
-        common label, or, where the gallery owns its codebooks, the likeliest kind.
+        The hits are best first; equal scores in the order of float scores where the gallery keeps
+        embeddings, and else in order of insertion. The `verdict` is their most common label, or,
+        where the gallery owns its codebooks, the likeliest kind.
 
         Args:
             query: A file, a PIL image, or an embedding (D,).

@@ -69,6 +69,7 @@ class Search:
     where: str | None = None  # a Lance SQL expression
     labels: tuple[str, ...] = ()  # only these; all if there are none
     leave_out: int | None = None  # the place of a row that is not to be found
+    ties: int = 0  # further rows that are wanted, at most, where they tie with the last one
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -131,22 +132,41 @@ class Shard:
         self.search(Search(np.zeros((1, books.num_codebooks, books.codebook_size), np.float32), 1))
 
     def search(self, query: Search) -> Ranked:
-        """Return the best rows of every query, ties in order of insertion."""
+        """Return the best rows of every query, ties in order of insertion.
+
+        With `ties` there are more columns than wanted; behind the wanted ones only those rows count
+        that tie with the last of these.
+        """
         allowed, total = self._allowed(query.where, query.labels)
         left_out = -1 if query.leave_out is None else query.leave_out - self.first
         has_left_out = 0 <= left_out < len(self)
         if has_left_out and (allowed is None or allowed[left_out]):
             total -= 1
-        found = self._index.search_tables(
-            query.tables, query.wanted + has_left_out, allowed=allowed
-        )
-        rows, scores = found.ids, found.scores
+        rows, scores = self._best(query, query.wanted + has_left_out, allowed)
         if has_left_out:  # put it behind all others, and cut it or a filler off
             order = np.argsort(rows == left_out, axis=1, kind="stable")[:, :-1]
             rows = np.take_along_axis(rows, order, axis=1)
             scores = np.take_along_axis(scores, order, axis=1)
         located = self._located(rows)
         return Ranked(located.places, located.offsets, scores, total)
+
+    def _best(
+        self, query: Search, wanted: int, allowed: BoolArray | None
+    ) -> tuple[IntArray, FloatArray]:
+        """Return rows of the index and scores, at least `wanted` of each query."""
+        found = self._index.search_tables(
+            query.tables, wanted + min(query.ties, 1), allowed=allowed
+        )
+        rows, scores = found.ids, found.scores
+        tied = (rows[:, wanted:] >= 0).any(axis=1) & (scores[:, wanted - 1] == scores[:, -1])
+        if not tied.any():
+            return rows, scores
+        wider = ((0, 0), (0, query.ties - 1))
+        rows = np.pad(rows, wider, constant_values=-1)
+        scores = np.pad(scores, wider, constant_values=-np.inf)
+        more = self._index.search_tables(query.tables[tied], wanted + query.ties, allowed=allowed)
+        rows[tied], scores[tied] = more.ids, more.scores
+        return rows, scores
 
     def labels_of(self, where: str | None, labels: tuple[str, ...]) -> tuple[str, ...]:
         """Return the distinct labels, sorted, of the rows that pass a filter as in `Search`."""
@@ -339,7 +359,8 @@ def merge_ranked(parts: Sequence[Ranked], wanted: int) -> Ranked:
     Every row of the answer is among the best of its own shard, so that nothing is lost; and shards
     are ranges of the order of insertion, so that a stable sort leaves ties in that order. Takes the
     best `wanted` rows of each shard, in the order of the shards, and returns bit for bit what one
-    index over all rows returns.
+    index over all rows returns. A shard that was asked for ties, too, gives all that may be needed:
+    its last wanted row is no better than that of all shards.
     """
     if len(parts) == 1:
         return parts[0]

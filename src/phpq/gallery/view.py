@@ -19,7 +19,7 @@ import numpy as np
 from cachetools import LRUCache
 
 from phpq.additive import AdditiveCodebooks, softmax
-from phpq.codes import CodeArray, Codebooks, FloatArray, IntArray, QueryNorm, check_embeddings
+from phpq.codes import CodeArray, Codebooks, FloatArray, IntArray, check_embeddings
 from phpq.errors import ConfigError, UnknownNameError
 from phpq.gallery.folder import damage_named
 from phpq.gallery.records import Record, code_matrix
@@ -36,6 +36,7 @@ from phpq.gallery.shards import (
 )
 from phpq.gallery.store import GalleryStore
 from phpq.hits import SHOWN_KINDS, Found, Hit, Kinds
+from phpq.index.ties import TIE_ROWS, float_scores, tied_blocks
 
 _READ_ROWS = 8192  # records that are read at once
 _KEPT = 8  # answers that are kept, such as the map
@@ -189,24 +190,57 @@ class GalleryView:
         norm = self.store.manifest.query_norm
         tables = self.codebooks.lookup_tables(queries, norm=norm)
         wanted = max(page.rerank, page.offset + page.top_k)
-        asked = Search(tables, wanted, page.where, page.labels, leave_out)
-        ranked = merge_ranked(self._ask_all(Request("search", (asked,))), wanted)
+        kept = self.store.manifest.keep_embeddings
+        ties = TIE_ROWS - 1 if kept else 0
+        asked = Search(tables, wanted, page.where, page.labels, leave_out, ties)
+        ranked = merge_ranked(self._ask_all(Request("search", (asked,))), wanted + ties)
         limits = self.codebooks.best(tables)
-        kinds = self._kinds(queries, page)
         shown = slice(page.offset, page.offset + page.top_k)
-        read = slice(0, page.rerank) if page.rerank else shown
+        if kept:
+            # What is re-ranked is put in order below; here, only what is among it.
+            last = slice(page.rerank - 1, page.rerank) if page.rerank else shown
+            ranked = self._by_floats(queries, ranked, _ties(ranked, last))
+        if page.rerank:
+            first = (ranked.places[:, : page.rerank] >= 0).sum(axis=1).tolist()
+            every = [(query, slice(0, count)) for query, count in enumerate(first)]
+            ranked = self._by_floats(queries, ranked, every, rescore=True)
+            limits = self.codebooks.best_float(self.codebooks.vectors(queries, norm=norm))
+        kinds = self._kinds(queries, page)
         answers = []
-        found = self._read(ranked, read, embeddings=page.rerank > 0)
-        for number, records in enumerate(found):
+        for number, records in enumerate(self._read(ranked, shown)):
             scores, best = ranked.scores[number, shown], float(limits[number])
-            if page.rerank:
-                order, scores = rerank_rows(queries[number], records, self.codebooks, norm=norm)
-                records = [records[place] for place in order[shown]]
-                vectors = self.codebooks.vectors(queries[number : number + 1], norm=norm)
-                scores, best = scores[shown], float(self.codebooks.best_float(vectors)[0])
             hits = _hits(records, scores.tolist(), best, first_rank=page.offset + 1)
             answers.append(Found(hits, ranked.total, best, kinds[number] if kinds else None))
         return answers
+
+    def _by_floats(
+        self,
+        queries: FloatArray,
+        ranked: Ranked,
+        blocks: Sequence[tuple[int, slice]],
+        *,
+        rescore: bool = False,
+    ) -> Ranked:
+        """Order some blocks of answers, (query, columns), by float scores; equal ones stay.
+
+        The scores stay where they are, too, unless `rescore` puts the float scores there.
+        """
+        if not blocks:
+            return ranked
+        places, offsets, scores = ranked.places.copy(), ranked.offsets.copy(), ranked.scores.copy()
+        norm = self.store.manifest.query_norm
+        for part in _batches(blocks, _READ_ROWS):
+            read = np.concatenate([ranked.offsets[query, columns] for query, columns in part])
+            rows, end = self.store.embeddings_at(read), 0
+            for query, columns in part:
+                start, end = end, end + columns.stop - columns.start
+                found = float_scores(queries[query], rows[start:end], self.codebooks, norm=norm)
+                order = np.argsort(-found, kind="stable")
+                for each in (places, offsets):
+                    each[query, columns] = each[query, columns][order]
+                if rescore:
+                    scores[query, columns] = found[order]
+        return Ranked(places, offsets, scores, ranked.total)
 
     def _kinds(self, queries: FloatArray, page: Page) -> list[Kinds] | None:
         """Return the likeliest classes of each query among the images that pass the filter.
@@ -233,15 +267,14 @@ class GalleryView:
             answers.append(tuple((names[passing[place]], float(shares[place])) for place in best))
         return answers
 
-    def _read(self, ranked: Ranked, columns: slice, *, embeddings: bool) -> Iterator[list[Record]]:
+    def _read(self, ranked: Ranked, columns: slice) -> Iterator[list[Record]]:
         """Yield the images of some columns for each query; many queries share one read."""
         step = max(1, _READ_ROWS // (columns.stop - columns.start))
         for start in range(0, len(ranked.places), step):
             places = ranked.places[start : start + step, columns]
             inside = places >= 0
             offsets = ranked.offsets[start : start + step, columns][inside]
-            found = Located(places[inside], offsets)
-            records = iter(self._take(found, embeddings=embeddings))
+            records = iter(self._take(Located(places[inside], offsets), embeddings=False))
             for count in inside.sum(axis=1).tolist():
                 yield list(islice(records, count))
 
@@ -305,23 +338,27 @@ class GalleryView:
         return [Glance(*parts) for parts in zip(names, labels, codes, strict=True)]
 
 
-def rerank_rows(
-    query: FloatArray, records: Sequence[Record], codebooks: Codebooks, *, norm: QueryNorm
-) -> tuple[IntArray, FloatArray]:
-    """Order n records by the inner product of float embeddings with a query (D,); ties stay.
+def _ties(ranked: Ranked, shown: slice) -> list[tuple[int, slice]]:
+    """Return query and columns of the ties that a page shows a row of."""
+    counts = (ranked.places >= 0).sum(axis=1).tolist()
+    return [
+        (query, block)
+        for query, count in enumerate(counts)
+        for block in tied_blocks(ranked.scores[query, :count], shown)
+    ]
 
-    `norm` says whether the query's sub-vectors are normalised; those of the gallery always are.
-    Returns (n,) int64 positions, best first, and (n,) float32 their scores.
-    """
-    kept = [record.embedding for record in records if record.embedding is not None]
-    if not kept:
-        return np.empty(0, np.int64), np.empty(0, np.float32)
-    gallery = codebooks.vectors(np.stack(kept).astype(np.float32))
-    asked = codebooks.vectors(query[None], norm=norm)[0]
-    # Row by row: a matrix product may round equal rows differently, and ties would break.
-    scores = (gallery * asked).sum(axis=1, dtype=np.float64).astype(np.float32)
-    order = np.argsort(-scores, kind="stable")
-    return order, scores[order]
+
+def _batches(
+    blocks: Sequence[tuple[int, slice]], most: int
+) -> Iterator[Sequence[tuple[int, slice]]]:
+    """Cut blocks into runs of at most `most` columns together, or of one block."""
+    ends = np.cumsum([columns.stop - columns.start for _, columns in blocks])
+    start = 0
+    while start < len(blocks):
+        before = int(ends[start - 1]) if start else 0
+        stop = max(start + 1, int(np.searchsorted(ends, before + most, side="right")))
+        yield blocks[start:stop]
+        start = stop
 
 
 def _hits(

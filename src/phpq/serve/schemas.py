@@ -172,7 +172,7 @@ class VerdictAnswer(BaseModel):
 
 
 class SearchAnswer(BaseModel):
-    """Best first, equal scores in order of insertion."""
+    """Best first; equal scores in the order of float scores where they are kept, or as added."""
 
     query: QueryEcho
     top_k: int

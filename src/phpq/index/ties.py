@@ -1,0 +1,48 @@
+"""Equal scores in the order of float scores: which rows of an answer are to be put in order.
+
+The rows of a tie, in order of insertion, are cut into blocks, and only the rows of one block change
+places. So the order is the same for every page, and a page reads a bounded number of embeddings
+however many images share a code.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from phpq.codes import Codebooks, FloatArray, QueryNorm
+
+TIE_ROWS = 256  # of a block
+
+
+def tied_blocks(scores: FloatArray, shown: slice) -> Iterator[slice]:
+    """Yield the blocks of equal scores, of two rows at least, that have a row on a page.
+
+    Takes scores (n,), best first, to the end of the last block of the page.
+    """
+    edges = [0, *(np.flatnonzero(scores[1:] != scores[:-1]) + 1).tolist(), len(scores)]
+    for first, last in pairwise(edges):
+        if last - first < 2 or last <= shown.start or first >= shown.stop:
+            continue
+        skipped = max(0, shown.start - first) // TIE_ROWS * TIE_ROWS
+        for start in range(first + skipped, min(last, shown.stop), TIE_ROWS):
+            if min(start + TIE_ROWS, last) - start > 1:
+                yield slice(start, min(start + TIE_ROWS, last))
+
+
+def float_scores(
+    query: FloatArray, rows: NDArray[np.floating[Any]], codebooks: Codebooks, *, norm: QueryNorm
+) -> FloatArray:
+    """Return (n,) float32: the inner products of float embeddings (n, D) with a query (D,).
+
+    `norm` says whether the query's sub-vectors are normalised; those of the rows always are.
+    """
+    gallery = codebooks.vectors(rows.astype(np.float32))
+    asked = codebooks.vectors(query[None], norm=norm)[0]
+    # Row by row: a matrix product may round equal rows differently, and ties would break.
+    scores: FloatArray = (gallery * asked).sum(axis=1, dtype=np.float64).astype(np.float32)
+    return scores
