@@ -13,14 +13,15 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import islice
-from typing import Any
+from typing import Any, TypedDict
 
 import numpy as np
 from cachetools import LRUCache
 
-from phpq.additive import AdditiveCodebooks, softmax
+from phpq.additive import AdditiveCodebooks
 from phpq.codes import CodeArray, Codebooks, FloatArray, IntArray, QueryNorm, check_embeddings
 from phpq.errors import ConfigError, UnknownNameError
+from phpq.gallery.verdicts import NOTHING, Told, tell
 from phpq.gallery.folder import damage_named
 from phpq.gallery.records import Record, code_matrix
 from phpq.gallery.shards import (
@@ -35,7 +36,7 @@ from phpq.gallery.shards import (
     merge_ranked,
 )
 from phpq.gallery.store import GalleryStore
-from phpq.hits import SHOWN_KINDS, Found, Hit, Kinds
+from phpq.hits import WRONG_AT_MOST, Found, Hit
 
 _READ_ROWS = 8192  # records that are read at once
 _KEPT = 8  # answers that are kept, such as the map
@@ -51,6 +52,16 @@ class Page:
     where: str | None = None  # Lance SQL over id, uri, label and metadata: "year > 2020"
     labels: tuple[str, ...] = ()  # only these; all if there are none
     rerank: int = 0  # > 0: order the first `rerank` hits by their float embeddings
+    wrong_at_most: float = WRONG_AT_MOST  # share of wrong names that is accepted, 0 to 1
+
+
+class PageOptions(TypedDict, total=False):
+    """What `Gallery.search` takes by name; see `Page`."""
+
+    where: str | None
+    rerank: int
+    offset: int
+    wrong_at_most: float
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -192,7 +203,7 @@ class GalleryView:
         asked = Search(tables, wanted, page.where, page.labels, leave_out)
         ranked = merge_ranked(self._ask_all(Request("search", (asked,))), wanted)
         limits = self.codebooks.best(tables)
-        kinds = self._kinds(queries, page)
+        told = self._told(queries, page, itself=leave_out is not None)
         shown = slice(page.offset, page.offset + page.top_k)
         read = slice(0, page.rerank) if page.rerank else shown
         answers = []
@@ -204,18 +215,20 @@ class GalleryView:
                 records = [records[place] for place in order[shown]]
                 vectors = self.codebooks.vectors(queries[number : number + 1], norm=norm)
                 scores, best = scores[shown], float(self.codebooks.best_float(vectors)[0])
-            hits = _hits(records, scores.tolist(), best, first_rank=page.offset + 1)
-            answers.append(Found(hits, ranked.total, best, kinds[number] if kinds else None))
+            said = told[number]
+            hits = _hits(records, scores.tolist(), best, said, first_rank=page.offset + 1)
+            answers.append(Found(hits, ranked.total, best, said.kinds, said.known, said.sure))
         return answers
 
-    def _kinds(self, queries: FloatArray, page: Page) -> list[Kinds] | None:
-        """Return the likeliest classes of each query among the images that pass the filter.
+    def _told(self, queries: FloatArray, page: Page, *, itself: bool) -> list[Told]:
+        """Say what each query shows, among the classes of the images that pass the filter.
 
-        None where the codebooks know no classes.
+        Nothing where the codebooks know no classes. `itself`: it is an image of the gallery, which
+        its codebooks were fitted to: how likely that is right, they do not know.
         """
         books = self.codebooks
         if not isinstance(books, AdditiveCodebooks) or not books.class_names:
-            return None
+            return [NOTHING] * len(queries)
         names = books.class_names
 
         def find() -> IntArray:
@@ -224,14 +237,7 @@ class GalleryView:
             return np.array([place for place, name in enumerate(names) if name in there], np.int64)
 
         passing = self._passing.get((page.where, page.labels), find)
-        # Not a part of the shares among all classes: those might all have been rounded to nothing.
-        likely = softmax(books.sharpness * books.kinds(queries)[:, passing])
-        answers: list[Kinds] = []
-        for shares in likely:
-            few = np.argpartition(-shares, min(SHOWN_KINDS, len(shares)) - 1)[:SHOWN_KINDS]
-            best = few[np.lexsort((few, -shares[few]))].tolist() if len(shares) else []
-            answers.append(tuple((names[passing[place]], float(shares[place])) for place in best))
-        return answers
+        return tell(books, queries, passing, None if itself else page.wrong_at_most)
 
     def _read(self, ranked: Ranked, columns: slice, *, embeddings: bool) -> Iterator[list[Record]]:
         """Yield the images of some columns for each query; many queries share one read."""
@@ -250,6 +256,11 @@ class GalleryView:
         for name, value, least in (("top_k", page.top_k, 1), ("offset", page.offset, 0)):
             if value < least:
                 raise ConfigError(f"{name}={value} is not allowed: it must be at least {least}.")
+        if not 0 <= page.wrong_at_most <= 1:  # NaN neither
+            raise ConfigError(
+                f"wrong_at_most={page.wrong_at_most} is not allowed: it is a share from 0 to 1, as "
+                "in 0.05 for 5%."
+            )
         if page.rerank and not self.store.manifest.keep_embeddings:
             raise ConfigError(
                 f"rerank={page.rerank} needs float embeddings, and the gallery "
@@ -325,7 +336,7 @@ def rerank_rows(
 
 
 def _hits(
-    records: Sequence[Record], scores: Sequence[float], best: float, *, first_rank: int
+    records: Sequence[Record], scores: Sequence[float], best: float, said: Told, *, first_rank: int
 ) -> tuple[Hit, ...]:
     # Fewer records than scores: the last scores are those of nothing.
     return tuple(
@@ -337,6 +348,7 @@ def _hits(
             label=record.label,
             uri=record.uri,
             metadata=dict(record.metadata),
+            probability=said.chance(record.label),
         )
         for rank, (record, score) in enumerate(zip(records, scores, strict=False), first_rank)
     )
