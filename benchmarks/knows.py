@@ -57,25 +57,15 @@ def embedded(model: Any, images: LabelledImages, cache: Path | None) -> Photos:
     if file is not None and file.is_file():
         kept = np.load(file)
         return Photos(kept["rows"], [str(name) for name in kept["names"]])
-    general = partial(model.embed_pixels, space="general")
-    bare = replace_embedding(model, general)
-    found = embed_readable(bare, images)
+    found = embed_readable(
+        model, images, others={"general": partial(model.embed_pixels, space="general")}
+    )
     if found.skipped:
         names = [images.class_names[label] for label in found.images.labels]
     if file is not None:
         file.parent.mkdir(parents=True, exist_ok=True)
-        np.savez(file, rows=found.embeddings, names=np.array(names))
-    return Photos(found.embeddings, names)
-
-
-def replace_embedding(model: Any, embed: Any) -> Any:
-    """Return something that embeds as `embed` does, and reads images as the model does."""
-
-    class Bare:
-        card = model.card
-        embed_pixels = staticmethod(embed)
-
-    return Bare()
+        np.savez(file, rows=found.others["general"], names=np.array(names))
+    return Photos(found.others["general"], names)
 
 
 def family(name: str) -> str:
@@ -136,6 +126,12 @@ class Trial:
         books = replace(self.books, parents=parents)
         return calibrated(books, self.gallery.rows, self.gallery.names, photos)
 
+    def accuracy(self) -> float:
+        """Return how many known photos look most like their own class."""
+        best = self.books.kinds(self.rows).argmax(axis=1)
+        right = self._right([self.books.class_names[place] for place in best])
+        return float(right[self.known].mean())
+
     def usual(self, books: AdditiveCodebooks) -> list[dict[str, Any]]:
         """Measure the usual scores, which are no probabilities, in hindsight."""
         scores = books.kinds(self.rows)
@@ -188,20 +184,20 @@ class Trial:
                 for one, truth in zip(told, truths, strict=True)
             ]
         )
-        answered = levels >= 0
-        given = float(weights[answered].sum())
+
+        def told_of(chosen: Bools) -> dict[str, Any]:
+            given = float(weights[chosen].sum())
+            return {
+                "answered": given,
+                "of_known": float(chosen[self.known].mean()),
+                "of_unknown": float(chosen[~self.known].mean()),
+                "right": float(weights[chosen & right].sum() / given) if given else None,
+            }
+
         return {
-            "answered": given,
-            "of_known": float(answered[self.known].mean()),
-            "of_unknown": float(answered[~self.known].mean()),
-            "right": float(weights[answered & right].sum() / given) if given else None,
-            "levels": {
-                title: {
-                    "answered": float(weights[levels == level].sum()),
-                    "right": float(right[levels == level].mean()) if (levels == level).any() else None,
-                }
-                for level, title in enumerate(("species", "family"))
-            },
+            "all": told_of(levels >= 0),
+            "species": told_of(levels == 0),
+            "family": told_of(levels == 1),
         }
 
     def _named(self, told: list[Any]) -> dict[str, float]:
@@ -226,6 +222,7 @@ def main() -> None:
     parser.add_argument("--data", default="cub200")
     parser.add_argument("--bits", type=int, default=64)
     parser.add_argument("--cache", type=Path, help="folder that embeddings are kept in")
+    parser.add_argument("--embeddings", default="of the run", help="what the cache holds, in words")
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
     model = phpq.load(options.run)
@@ -237,12 +234,19 @@ def main() -> None:
         return embedded(model, replace(part, name=name), options.cache)
 
     gallery = chosen(data.train, "gallery", known=True)
-    known, unknown = chosen(data.test, "known", known=True), chosen(data.test, "unknown", known=False)
+    known = chosen(data.test, "known", known=True)
+    unknown = chosen(data.test, "unknown", known=False)
     trial = Trial(gallery, known, unknown, options.bits)
     parents = {name: family(name) for name in learned}
     ways = {by: trial.calibrated(by, parents) for by in ("gallery", "photos")}
     plain = {by: trial.calibrated(by, {}) for by in ("gallery", "photos")}
-    shared = {
+    content = {
+        **provenance(options),
+        "trained": {
+            "backbone": model.card.config.model.backbone,
+            "trainable": model.card.config.training.trainable,
+        },
+        "embeddings": options.embeddings,
         "images": {
             "gallery": len(gallery.names),
             "held_out": len(trial.held_out.names),
@@ -251,17 +255,7 @@ def main() -> None:
         },
         "classes": len(learned),
         "families": len(set(parents.values())),
-        "accuracy": float(
-            np.mean(trial._right([name for name in _best(trial.books, trial.rows)])[trial.known])
-        ),
-    }
-    content = {
-        **provenance(options),
-        "trained": {
-            "backbone": model.card.config.model.backbone,
-            "trainable": model.card.config.training.trainable,
-        },
-        **shared,
+        "accuracy": trial.accuracy(),
         "scores": [
             *trial.usual(plain["photos"]),
             *(trial.ours(by, books) for by, books in plain.items()),
@@ -271,10 +265,6 @@ def main() -> None:
     print(json.dumps({name: content[name] for name in ("images", "scores", "parents")}, indent=1))
     if options.json:
         options.json.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
-
-
-def _best(books: AdditiveCodebooks, rows: FloatArray) -> list[str]:
-    return [books.class_names[place] for place in books.kinds(rows).argmax(axis=1)]
 
 
 if __name__ == "__main__":

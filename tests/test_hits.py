@@ -12,7 +12,6 @@ import pytest
 
 from phpq.hits import Found, Hit, Sure, Verdict
 
-
 NOT_KNOWN = {"known": None, "probability": None, "sure": None}
 
 

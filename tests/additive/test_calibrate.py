@@ -7,12 +7,14 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 
 from phpq.additive import AdditiveCodebooks, calibrated, fit_additive, softmax, unit_rows
 from phpq.additive.chances import ACCEPTED
 from phpq.codes import FloatArray
 from phpq.errors import FormatError
 
+Bools = NDArray[np.bool_]
 DIM = 24
 KINDS = [number for number in range(32) if number % 4 != 3]  # three of each family of four
 ABSENT = list(range(3, 32, 4))
@@ -34,7 +36,7 @@ def books() -> AdditiveCodebooks:
     return calibrated(fit_additive(rows, labels, num_codebooks=2), rows, labels)
 
 
-def asked(books: AdditiveCodebooks) -> tuple[FloatArray, FloatArray, FloatArray]:
+def asked(books: AdditiveCodebooks) -> tuple[NDArray[np.float64], Bools, Bools]:
     """Return chances of the best class, whether it is right, and whether the photo is known."""
     known_rows, known_labels = draw(KINDS, 20, seed=7)
     absent_rows, absent_labels = draw(ABSENT, 60, seed=8)  # as many

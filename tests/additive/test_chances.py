@@ -12,11 +12,9 @@ from phpq.additive.chances import (
     ACCEPTED,
     NEVER,
     Chances,
-    ancestors,
     cut_off_at,
     fit_logistic,
-    group_numbers,
-    group_shares,
+    levels,
     lineage,
     looks,
     sigmoid,
@@ -104,7 +102,9 @@ def test_cut_offs_by_plain_loops(accepted: float) -> None:
     right, weights = generator.random(200) < chances, generator.random(200)
     good = [NEVER]
     for cut in sorted(set(chances.tolist())):
-        wrong = sum(w for c, r, w in zip(chances, right, weights, strict=True) if c >= cut and not r)
+        wrong = sum(
+            w for c, r, w in zip(chances, right, weights, strict=True) if c >= cut and not r
+        )
         given = sum(w for c, w in zip(chances, weights, strict=True) if c >= cut)
         if wrong <= accepted * given:
             good.append(cut)
@@ -118,14 +118,25 @@ def test_no_answers_have_no_cut_off() -> None:
 
 def test_levels_of_parents() -> None:
     assert lineage("a", PARENTS) == ["A", "top"]
-    assert ancestors(["a", "c", "d"], PARENTS) == [["A", "C", "d"], ["top", "top", "d"]]
-    assert ancestors(["a", "b"], {}) == []
-    assert ancestors([], PARENTS) == []
     assert lineage("x", {"x": "y", "y": "x"}) == ["y", "x"]  # a circle ends
+    first, second = levels(("a", "c", "d"), PARENTS)
+    assert (first.names, first.numbers.tolist()) == (("A", "C", "d"), [0, 1, 2])
+    assert (second.names, second.numbers.tolist()) == (("d", "top"), [1, 1, 0])
+    assert (first.real.tolist(), second.real.tolist()) == ([True, True, False], [False, True])
+    assert levels(("a", "b"), {}) == ()
+    assert levels((), PARENTS) == ()
 
 
-def test_shares_of_groups_add_up() -> None:
-    groups, numbers = group_numbers(["B", "A", "B"])
-    shares = group_shares(np.array([[0.5, 0.3, 0.2]], np.float32), numbers, len(groups))
-    assert groups == ("A", "B")
-    assert shares[0] == pytest.approx([0.3, 0.7])
+def test_the_likeliest_parent_by_plain_loops() -> None:
+    (first, *_), names = levels(("a", "b", "c", "d"), PARENTS), "abcd"
+    shares = np.random.default_rng(2).dirichlet(np.ones(4), size=50)
+    for passing in (None, np.array([2, 3])):
+        best, numbers = first.likeliest(shares, passing)
+        for row, share, number in zip(shares, best, numbers, strict=True):
+            sums = {"A": row[0] + row[1], "C": row[2]}  # d belongs to nothing
+            if passing is not None:
+                del sums["A"]
+            winner = max(sums, key=sums.__getitem__)
+            assert (first.names[number], share) == (winner, pytest.approx(sums[winner]))
+    best, numbers = first.likeliest(shares, np.array([names.index("d")]))
+    assert (set(best), set(numbers)) == ({0.0}, {-1})

@@ -3,9 +3,7 @@
 from phpq.additive.calibrate import LEAST_IMAGES as LEAST_IMAGES
 from phpq.additive.calibrate import LEAST_KINDS as LEAST_KINDS
 from phpq.additive.calibrate import calibrated as calibrated
-from phpq.additive.chances import ancestors as ancestors
-from phpq.additive.chances import group_numbers as group_numbers
-from phpq.additive.chances import group_shares as group_shares
+from phpq.additive.chances import levels as levels
 from phpq.additive.chances import lineage as lineage
 from phpq.additive.codebooks import AdditiveCodebooks as AdditiveCodebooks
 from phpq.additive.codebooks import class_means as class_means

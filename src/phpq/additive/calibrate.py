@@ -19,11 +19,9 @@ from phpq.additive.chances import (
     ACCEPTED,
     Chances,
     Floats,
-    ancestors,
     cut_off_at,
     fit_logistic,
-    group_numbers,
-    group_shares,
+    levels,
     log_odds,
     looks,
 )
@@ -200,40 +198,29 @@ def _chances(known: _Asked, unknown: _Asked, sharpness: float, books: AdditiveCo
     )
     sure = chances.known(scores, sharpness)
     shares = softmax(sharpness * scores)
-    levels = [(sure * shares.max(axis=1), is_known & (shares.argmax(axis=1) == classes))]
-    for level, (best, right) in enumerate(_parents(shares, classes, books), start=1):
+    answers = [(sure * shares.max(axis=1), is_known & (shares.argmax(axis=1) == classes))]
+    for level, above in enumerate(levels(books.class_names, books.parents), start=1):
+        best, parents = above.likeliest(shares)
+        right = (classes >= 0) & (parents == above.numbers[classes])
         odds = log_odds(best[~is_known])[:, None]
         constant, slope = fit_logistic(odds, right[~is_known], weights[~is_known])
         chances = replace(chances, kin=(*chances.kin, (constant, slope)))
-        levels.append((chances.parent(level, sure, best), right))
-    return _with_cut_offs(chances, levels, weights, is_known)
-
-
-def _parents(
-    shares: FloatArray, classes: IntArray, books: AdditiveCodebooks
-) -> Iterator[tuple[Floats, NDArray[np.bool_]]]:
-    """Yield for each level the share of the likeliest parent, and whether it is the right one."""
-    real = set(books.parents.values())
-    for names in ancestors(books.class_names, books.parents):
-        groups, numbers = group_numbers(names)
-        sums = group_shares(shares, numbers, len(groups))
-        sums[:, [name not in real for name in groups]] = -1
-        best = sums.argmax(axis=1)
-        yield sums.max(axis=1), (classes >= 0) & (best == numbers[classes])
+        answers.append((chances.parent(level, sure, best), right))
+    return _with_cut_offs(chances, answers, weights, is_known)
 
 
 def _with_cut_offs(
     chances: Chances,
-    levels: list[tuple[Floats, NDArray[np.bool_]]],
+    answers: list[tuple[Floats, NDArray[np.bool_]]],
     weights: Floats,
     is_known: NDArray[np.bool_],
 ) -> Chances:
     """Choose cut-offs from the classes up: each level answers what is left over by those below."""
-    table: list[list[float]] = [[] for _ in levels]
+    table: list[list[float]] = [[] for _ in answers]
     named, answered = [], []
     for accepted in ACCEPTED:
         open_ones = np.ones(len(weights), np.bool_)
-        for level, (chance, right) in enumerate(levels):
+        for level, (chance, right) in enumerate(answers):
             left = np.flatnonzero(open_ones)
             cut = cut_off_at(chance[left], right[left], weights[left], accepted)
             table[level].append(round(cut, 6))

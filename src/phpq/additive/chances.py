@@ -12,8 +12,9 @@ Probabilities are those of photos of which every second shows something that the
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -148,24 +149,48 @@ def lineage(name: str, parents: Mapping[str, str]) -> list[str]:
     return found
 
 
-def ancestors(names: Sequence[str], parents: Mapping[str, str]) -> list[list[str]]:
-    """Return for each level from 1 on what each name belongs to; a name without is its own."""
-    levels: list[list[str]] = []
+@dataclass(frozen=True, slots=True, eq=False)
+class Level:
+    """What classes belong to, one or more steps up."""
+
+    names: tuple[str, ...]  # of what they belong to; a class that belongs to nothing is its own
+    numbers: IntArray  # (C,) which of these each class belongs to
+    real: NDArray[np.bool_]  # which of these are parents of something
+
+    def likeliest(
+        self, shares: NDArray[Any], passing: IntArray | None = None
+    ) -> tuple[Floats, IntArray]:
+        """Return by shares (Q, C) of classes the share of the likeliest parent, and its number.
+
+        Of those to which a class of `passing` belongs; where there is none, share and number are 0
+        and -1.
+        """
+        count = len(self.names)
+        sums = np.array([np.bincount(self.numbers, row, minlength=count) for row in shares])
+        there = self.real
+        if passing is not None:
+            there = there & (np.bincount(self.numbers[passing], minlength=count) > 0)
+        if not len(sums) or not there.any():
+            return np.zeros(len(shares)), np.full(len(shares), -1, np.int64)
+        sums = np.where(there, sums, -1.0)
+        return sums.max(axis=1), sums.argmax(axis=1).astype(np.int64)
+
+
+def levels(names: tuple[str, ...], parents: Mapping[str, str]) -> tuple[Level, ...]:
+    """Return what names belong to, from one step up to the last."""
+    return _levels(names, tuple(parents.items())) if parents else ()
+
+
+@lru_cache(maxsize=8)  # every search asks for the same
+def _levels(names: tuple[str, ...], pairs: tuple[tuple[str, str], ...]) -> tuple[Level, ...]:
+    parents = dict(pairs)
+    above = set(parents.values())
     lines = [[name, *lineage(name, parents)] for name in names]
+    found = []
     for level in range(1, max(map(len, lines), default=1)):
-        levels.append([line[min(level, len(line) - 1)] for line in lines])
-    return levels
-
-
-def group_numbers(names: Sequence[str]) -> tuple[tuple[str, ...], IntArray]:
-    """Return the distinct names, sorted, and the place of each of the given ones among them."""
-    groups = tuple(sorted(set(names)))
-    places = {name: place for place, name in enumerate(groups)}
-    return groups, np.array([places[name] for name in names], np.int64)
-
-
-def group_shares(shares: NDArray[Any], numbers: IntArray, count: int) -> Floats:
-    """Add up the shares (Q, C) of the classes of each group: (Q, count)."""
-    table = np.zeros((len(numbers), count))
-    table[np.arange(len(numbers)), numbers] = 1
-    return np.asarray(shares.astype(np.float64) @ table)
+        own = [line[min(level, len(line) - 1)] for line in lines]
+        groups = tuple(sorted(set(own)))
+        places = {name: place for place, name in enumerate(groups)}
+        numbers = np.array([places[name] for name in own], np.int64)
+        found.append(Level(groups, numbers, np.array([name in above for name in groups])))
+    return tuple(found)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from phpq.cli._console import AsJson, Device, Runtime, Searchable, print_json, results
+from phpq.cli._console import AsJson, Device, Runtime, Searchable, messages, print_json, results
 from phpq.errors import ConfigError
 from phpq.hits import WRONG_AT_MOST
 
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 Shares = list[float]  # of the M codebooks in one score
 _FEW = 16  # photographs
+_WRONG_AT_MOST = f"{WRONG_AT_MOST:.0%}"
 _NO_LABEL = "none of the hits has a label"
 
 
@@ -45,7 +46,7 @@ def search(
             metavar="PERCENT",
             help="Of the names given, how many may be wrong; what is less sure is unknown.",
         ),
-    ] = f"{WRONG_AT_MOST:.0%}",
+    ] = _WRONG_AT_MOST,
     why: Annotated[
         bool, typer.Option("--why", help="Show what each codebook adds to the score of a hit.")
     ] = False,
@@ -69,6 +70,11 @@ def search(
     answers = gallery.search_many(
         queries, top_k, where=where, rerank=rerank, offset=offset, wrong_at_most=accepted
     )
+    if wrong_at_most != _WRONG_AT_MOST and all(found.sure is None for found in answers):
+        messages().print(
+            "--wrong-at-most changes nothing: this gallery does not know how likely it is right.",
+            style="yellow",
+        )
     reasons = _shares(gallery, queries, answers) if why else [None] * len(answers)
     asked = list(zip(images, answers, reasons, strict=True))
     if as_json:

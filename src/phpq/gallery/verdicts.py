@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
-from phpq.additive import AdditiveCodebooks, ancestors, group_numbers, group_shares, softmax
+from phpq.additive import AdditiveCodebooks, levels, softmax
 from phpq.codes import FloatArray, IntArray
 from phpq.hits import SHOWN_KINDS, Kinds, Sure
 
@@ -53,36 +51,22 @@ def tell(
     anyhow = chances.known(scores, books.sharpness)
     known = anyhow * everything[:, passing].sum(axis=1, dtype=np.float64)
     best = known * likely.max(axis=1)
-    levels = [(best, [names[place] for place in likely.argmax(axis=1).tolist()])]
-    for level, (share, parents) in enumerate(_parents(books, everything, passing), start=1):
-        levels.append((chances.parent(level, anyhow, share), parents))
-    cuts = [chances.cut_off(level, wrong_at_most) for level in range(len(levels))]
+    found = [(best, [names[place] for place in likely.argmax(axis=1).tolist()])]
+    for level, above in enumerate(levels(books.class_names, books.parents), start=1):
+        share, numbers = above.likeliest(everything, passing)
+        chance = np.where(numbers < 0, -1.0, chances.parent(level, anyhow, share))
+        found.append((chance, [above.names[number] for number in numbers.tolist()]))
+    cuts = [chances.cut_off(level, wrong_at_most) for level in range(len(found))]
     places = {name: place for place, name in enumerate(names)}
     answers = []
-    for row, found in enumerate(kinds):
+    for row, likeliest in enumerate(kinds):
         sure = Sure(None, None, float(best[row]), wrong_at_most)
-        for level, (chance, labels) in enumerate(levels):
+        for level, (chance, labels) in enumerate(found):
             if chance[row] >= cuts[level]:
                 sure = Sure(labels[row], level, min(float(chance[row]), 1.0), wrong_at_most)
                 break
-        answers.append(Told(found, min(float(known[row]), 1.0), sure, likely[row], places))
+        answers.append(Told(likeliest, min(float(known[row]), 1.0), sure, likely[row], places))
     return answers
-
-
-def _parents(
-    books: AdditiveCodebooks, shares: FloatArray, passing: IntArray
-) -> Iterator[tuple[NDArray[np.float64], list[str]]]:
-    """Yield for each level the share (Q,) of each query's likeliest parent, and its name.
-
-    Of those to which something belongs that passes the filter.
-    """
-    real = set(books.parents.values())
-    for names in ancestors(books.class_names, books.parents):
-        groups, numbers = group_numbers(names)
-        sums = group_shares(shares, numbers, len(groups))
-        there = real.intersection(names[place] for place in passing.tolist())
-        sums[:, [name not in there for name in groups]] = 0
-        yield sums.max(axis=1), [groups[place] for place in sums.argmax(axis=1).tolist()]
 
 
 def _likeliest(shares: FloatArray, names: list[str]) -> Kinds:

@@ -21,7 +21,6 @@ from cachetools import LRUCache
 from phpq.additive import AdditiveCodebooks
 from phpq.codes import CodeArray, Codebooks, FloatArray, IntArray, QueryNorm, check_embeddings
 from phpq.errors import ConfigError, UnknownNameError
-from phpq.gallery.verdicts import NOTHING, Told, tell
 from phpq.gallery.folder import damage_named
 from phpq.gallery.records import Record, code_matrix
 from phpq.gallery.shards import (
@@ -36,6 +35,7 @@ from phpq.gallery.shards import (
     merge_ranked,
 )
 from phpq.gallery.store import GalleryStore
+from phpq.gallery.verdicts import NOTHING, Told, tell
 from phpq.hits import WRONG_AT_MOST, Found, Hit
 
 _READ_ROWS = 8192  # records that are read at once
@@ -52,7 +52,8 @@ class Page:
     where: str | None = None  # Lance SQL over id, uri, label and metadata: "year > 2020"
     labels: tuple[str, ...] = ()  # only these; all if there are none
     rerank: int = 0  # > 0: order the first `rerank` hits by their float embeddings
-    wrong_at_most: float = WRONG_AT_MOST  # share of wrong names that is accepted, 0 to 1
+    # Share of wrong names that is accepted, 0 to 1; None: no probabilities.
+    wrong_at_most: float | None = WRONG_AT_MOST
 
 
 class PageOptions(TypedDict, total=False):
@@ -61,7 +62,7 @@ class PageOptions(TypedDict, total=False):
     where: str | None
     rerank: int
     offset: int
-    wrong_at_most: float
+    wrong_at_most: float | None
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -256,9 +257,10 @@ class GalleryView:
         for name, value, least in (("top_k", page.top_k, 1), ("offset", page.offset, 0)):
             if value < least:
                 raise ConfigError(f"{name}={value} is not allowed: it must be at least {least}.")
-        if not 0 <= page.wrong_at_most <= 1:  # NaN neither
+        accepted = 0 if page.wrong_at_most is None else page.wrong_at_most
+        if not 0 <= accepted <= 1:  # NaN neither
             raise ConfigError(
-                f"wrong_at_most={page.wrong_at_most} is not allowed: it is a share from 0 to 1, as "
+                f"wrong_at_most={accepted} is not allowed: it is a share from 0 to 1, as "
                 "in 0.05 for 5%."
             )
         if page.rerank and not self.store.manifest.keep_embeddings:

@@ -112,7 +112,8 @@ export function kindsPanel(choose) {
         return `Most likely ${best}${others.length ? `, or ${others.join(", ")}` : ""}.`;
       }
       const { label, probability } = shown.sure;
-      const said = label === null ? "Unknown" : `Most likely ${labelText(label)} ${likely(probability)}`;
+      const name = `Most likely ${labelText(label)} ${likely(probability)}`;
+      const said = label === null ? "Unknown" : name;
       return `${said}. The nearest kinds: ${[best, ...others].join(", ")}.`;
     },
   };
@@ -125,10 +126,11 @@ const named = ({ sure }) => !sure || sure.level === 0;
 
 /** What is sure, and how sure that is. */
 function surely({ label, level, probability, wrong_at_most: accepted }) {
-  const limit = `At most ${Number((100 * accepted).toPrecision(3))} % of the names`;
-  if (label === null) return [`No name is sure enough. ${limit} that are given may be wrong.`];
+  const limit = `at most ${Number((100 * accepted).toPrecision(3))} %`;
+  if (label === null) return [`No name is sure enough, if ${limit} of the names may be wrong.`];
   const share = el("strong", {}, `${likely(probability)} likely`);
-  return [share, level === 0 ? ". " : "; which kind is not sure. ", `${limit} that are given are wrong.`];
+  const which = level === 0 ? "" : "; which kind is not sure";
+  return [share, `${which}. Names are given so that ${limit} are wrong.`];
 }
 
 /** How likely it is, and among which kinds: a filter by one label alone is not counted. */
