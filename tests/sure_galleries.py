@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,8 +11,10 @@ from PIL import Image
 
 from made_up_galleries import general_embedding, make_own_store
 from own_galleries import add
+from phpq.additive.chances import ACCEPTED, NEVER, Chances
 from phpq.codes import FloatArray
 from phpq.gallery import GalleryStore
+from phpq.gallery.owned import write_codebooks
 
 # Near ones have names of one family.
 COLOURS = {
@@ -19,6 +22,7 @@ COLOURS = {
     "green dark": (20, 160, 20), "blue light": (60, 60, 240), "blue dark": (20, 20, 150),
 }  # fmt: skip
 PARENTS = {name: name.split()[0] for name in COLOURS} | {"red": "warm", "green": "cold"}
+FAMILY = "Drawn birds"  # what `sure_at` lets all kinds belong to
 STRANGE = {"yellow": (240, 240, 30), "grey": (120, 120, 120)}
 
 
@@ -49,3 +53,22 @@ def sure_store(folder: Path, **settings: Any) -> GalleryStore:
 def question(kind: str, seed: int = 9) -> FloatArray:
     """Return the embedding (1, D) of a picture that no gallery holds."""
     return general_embedding(np.array(shades(kind, 1, seed), np.uint8))
+
+
+def sure_at(gallery: Path, level: int | None) -> None:
+    """Let a gallery, however small, be sure at a level, whatever it is asked; None: at none."""
+    store = GalleryStore.open(gallery)
+    told = (0.5,) * len(ACCEPTED)
+    chances = Chances(
+        weights=(1.0, 0.0, 0.0, 0.0),
+        kin=((0.0, 1.0),),
+        cut_offs=tuple((0.0 if at == level else NEVER,) * len(ACCEPTED) for at in (0, 1)),
+        named=told,
+        answered=told,
+        images=100,
+    )
+    with store.changing():
+        books = store.own_codebooks()
+        parents = dict.fromkeys(books.class_names, FAMILY)
+        books = replace(books, chances=chances, parents=parents)
+        store.describe(replace(store.manifest, books=write_codebooks(store.folder, books)))

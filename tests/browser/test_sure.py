@@ -3,39 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from playwright.sync_api import BrowserContext, Page, expect
 
-from browser_pages import Site, give, labels_of, make_gallery, query_file, spoken_errors, until
-from phpq.additive.chances import ACCEPTED, NEVER, Chances
-from phpq.gallery import GalleryStore
-from phpq.gallery.owned import write_codebooks
+from browser_pages import Site, give, make_gallery, query_file, spoken_errors, until
+from sure_galleries import FAMILY, sure_at
 
 pytestmark = pytest.mark.slow  # a real browser
-
-FAMILY = "Drawn birds"
-
-
-def answer_at(gallery: Path, level: int | None) -> None:
-    """Let a gallery be sure at a level, whatever it is asked; None: at none."""
-    store = GalleryStore.open(gallery)
-    cuts = tuple((0.0 if place == level else NEVER,) * len(ACCEPTED) for place in (0, 1))
-    told = (0.5,) * len(ACCEPTED)
-    chances = Chances(
-        weights=(1.0, 0.0, 0.0, 0.0),
-        kin=((0.0, 1.0),),
-        cut_offs=cuts,
-        named=told,
-        answered=told,
-        images=100,
-    )
-    parents = dict.fromkeys(labels_of(gallery), FAMILY)
-    with store.changing():
-        books = replace(store.own_codebooks(), chances=chances, parents=parents)
-        store.describe(replace(store.manifest, books=write_codebooks(store.folder, books)))
 
 
 @pytest.fixture(scope="module")
@@ -60,7 +36,7 @@ def test_what_is_sure_is_said(
     hint: str,
     said: str,
 ) -> None:
-    answer_at(own, level)
+    sure_at(own, level)
     with Site(own) as site:
         for phone in (False, True):
             page = open_context(phone=phone).new_page()
