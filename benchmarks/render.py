@@ -47,6 +47,8 @@ TABLES: dict[str, Callable[[Load], str]] = {
     "other-sets.quality": tables.other_sets,
     "unseen.half": tables.unseen_half,
     "unseen.open": tables.unseen_open,
+    "knows.scores": tables.knows_scores,
+    "knows.parents": tables.knows_parents,
     "search.10M": speed.search_rows(10**7),
     "search.1M": speed.search_rows(10**6),
     "search.growth": speed.search_growth,

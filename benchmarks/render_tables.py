@@ -227,3 +227,33 @@ def unseen_open(load: Load) -> str:
         for title, name in names.items()
     ]
     return markdown(("gallery, queries", "without labels", "with labels"), rows, right=True)
+
+
+def knows_scores(load: Load) -> str:
+    """Return how well scores tell known from unknown photos, and what probabilities keep."""
+    heads = ("score", "AUROC", "named in hindsight", "calibration error", "named", "wrong")
+    rows = []
+    for each in load("knows")["scores"]:
+        cut = next((c for c in each.get("cut_offs", ()) if c["wrong_at_most"] == 0.05), None)
+        error = f"{each['calibration_error']:.3f}" if cut else ""
+        kept = (f"{100 * cut['named']:.1f}", f"{100 * cut['wrong']:.1f}") if cut else ("", "")
+        hindsight = f"{100 * each['named_in_hindsight']:.1f}"
+        rows.append((each["score"], f"{each['auroc']:.3f}", hindsight, error, *kept))
+    return markdown(heads, rows, right=True)
+
+
+def knows_parents(load: Load) -> str:
+    """Return what is answered by species alone, and with families behind them."""
+    heads = ("fitted to", "answers", "of known", "of unknown", "of all", "right")
+    rows = []
+    for each in load("knows")["parents"]:
+        told = {
+            "species alone": each["alone"]["all"],
+            "species or family": each["backed_off"]["all"],
+        }
+        told |= {f"... by {name}": each["backed_off"][name] for name in ("species", "family")}
+        for title, one in told.items():
+            shares = (f"{100 * one[name]:.1f}" for name in ("of_known", "of_unknown", "answered"))
+            right = "" if one["right"] is None else f"{100 * one['right']:.1f}"
+            rows.append((each["fitted_to"], title, *shares, right))
+    return markdown(heads, rows, right=True)

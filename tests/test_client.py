@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import httpx
@@ -13,7 +14,7 @@ from PIL import Image
 from phpq import errors
 from phpq.client import AccessError, BusyError, Client, ServerError, to_error
 from phpq.gallery import Gallery
-from phpq.hits import Verdict
+from phpq.hits import Sure, Verdict
 from phpq.serve.schemas import VerdictAnswer
 from served_galleries import (
     LABELS,
@@ -175,6 +176,9 @@ def test_a_verdict_by_kinds_is_told_from_one_by_hits(client: Client, gallery: Ga
         found = other.search_code("00")
         assert found.verdict == verdict
         assert found.kinds == (("wren", 0.75), *verdict.runners_up)
+        sure = replace(verdict, known=0.5, sure=Sure("bird", 1, 0.75, 0.05))
+        content["verdict"] = VerdictAnswer(**sure.to_dict()).model_dump(mode="json")
+        assert other.search_code("00").verdict == sure
         content["verdict"] = None
         assert other.search_code("00").verdict is None
         content["verdict"] = {"label": "wren", "share": 1.0}  # of a server of 0.1.0

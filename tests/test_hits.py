@@ -10,7 +10,9 @@ from dataclasses import replace
 
 import pytest
 
-from phpq.hits import Found, Hit, Verdict
+from phpq.hits import Found, Hit, Sure, Verdict
+
+NOT_KNOWN = {"known": None, "probability": None, "sure": None}
 
 
 def found(*labels: str | None) -> Found:
@@ -27,7 +29,9 @@ def test_a_hit_is_plain_data() -> None:
     assert content["metadata"] == {
         "a": 1, "b": None, "c": "2024-05-01", "d": None, "e": True, "f": "b'x'"
     }  # fmt: skip
-    assert list(content) == ["rank", "id", "score", "share", "label", "uri", "metadata"]
+    plain = ["rank", "id", "score", "share", "label", "uri", "probability", "metadata"]
+    assert list(content) == plain
+    assert content["probability"] is None
 
 
 def test_what_was_found_is_a_sequence() -> None:
@@ -55,7 +59,7 @@ def test_the_verdict(labels: tuple[str | None, ...], expected: Verdict | None) -
     assert answer.verdict == expected
     told = answer.to_dict()["verdict"]
     shown = {"label": expected.label, "share": expected.share} if expected else {}
-    assert told == (expected and shown | {"runners_up": [], "by": "hits"})
+    assert told == (expected and shown | {"runners_up": [], "by": "hits", **NOT_KNOWN})
 
 
 def test_the_verdict_of_a_gallery_that_knows_kinds_is_not_by_hits() -> None:
@@ -64,8 +68,20 @@ def test_the_verdict_of_a_gallery_that_knows_kinds_is_not_by_hits() -> None:
     assert answer.verdict == Verdict("c", 0.5, kinds[1:], by="kinds")
     told = answer.to_dict()["verdict"]
     others = [["a", 0.25], ["b", 0.125]]
-    assert told == {"label": "c", "share": 0.5, "runners_up": others, "by": "kinds"}
+    assert told == {"label": "c", "share": 0.5, "runners_up": others, "by": "kinds", **NOT_KNOWN}
     assert replace(answer, kinds=()).verdict is None
+
+
+def test_the_verdict_tells_how_likely_it_is() -> None:
+    sure = Sure(None, None, 0.4, 0.05)
+    answer = replace(found("a"), kinds=(("c", 0.5), ("a", 0.25)), known=0.8, sure=sure)
+    verdict = answer.verdict
+    assert verdict is not None
+    assert verdict.probability == 0.4
+    told = json.loads(json.dumps(answer.to_dict()))["verdict"]
+    assert told["sure"] == {"label": None, "level": None, "probability": 0.4, "wrong_at_most": 0.05}
+    assert (told["known"], told["probability"]) == (0.8, 0.4)
+    assert Sure(**told["sure"]) == sure
 
 
 def test_hits_and_a_client_need_no_numpy() -> None:

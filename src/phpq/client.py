@@ -23,7 +23,7 @@ import httpx
 
 from phpq import errors
 from phpq.errors import BadImageError, PhpqError
-from phpq.hits import Found, Hit
+from phpq.hits import Found, Hit, Sure
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -53,6 +53,7 @@ class SearchOptions(TypedDict, total=False):
     where: str | None
     labels: Sequence[str]
     rerank: int
+    wrong_at_most: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -278,7 +279,9 @@ def to_error(status: int, content: bytes) -> PhpqError:
 
 def _page(top_k: int, options: SearchOptions) -> dict[str, Any]:
     page: dict[str, Any] = {"top_k": top_k}
-    page |= {name: options[name] for name in ("offset", "rerank") if name in options}
+    for name in ("offset", "rerank", "wrong_at_most"):
+        if name in options:
+            page[name] = options[name]
     if options.get("where") is not None:
         page["where"] = options["where"]
     if options.get("labels"):
@@ -304,14 +307,17 @@ def _file(image: Picture) -> tuple[str, bytes]:
 
 def _answer(content: Mapping[str, Any]) -> Answer:
     told = content["verdict"]
-    kinds = None
+    kinds = sure = known = None
     if told and told.get("by") == "kinds":  # which servers of before do not tell
         kinds = ((told["label"], told["share"]), *map(tuple, told["runners_up"]))
+        known, sure = told.get("known"), told.get("sure") and Sure(**told["sure"])
     return Answer(
         hits=tuple(Hit(uri=None, **hit) for hit in content["hits"]),
         total=content["total"],
         best=content["best"],
         kinds=kinds,
+        known=known,
+        sure=sure,
         code=content["query"]["code"],
         seconds=content["seconds"],
         query=content["query"],

@@ -22,15 +22,27 @@ class Hit:
     metadata: Mapping[str, Any]  # the values of the free columns
     thumbnail: str | None = None  # the address of a small picture; None without a server
     has_original: bool | None = None  # whether the server can send its file; None without one
+    probability: float | None = None  # that it shows what the query shows; None where not known
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain data for JSON, without what only a server knows."""
-        names = ("rank", "id", "score", "share", "label", "uri")
+        names = ("rank", "id", "score", "share", "label", "uri", "probability")
         return {n: getattr(self, n) for n in names} | {"metadata": plain_values(self.metadata)}
 
 
 SHOWN_KINDS = 5  # of a verdict: the likeliest, and the runners-up
 Kinds = tuple[tuple[str, float], ...]  # labels and how likely each is, the likeliest first
+WRONG_AT_MOST = 0.05  # of the names that are given; what a caller accepts who does not say
+
+
+@dataclass(frozen=True, slots=True)
+class Sure:
+    """The most specific name that is sure enough for the false names that the caller accepts."""
+
+    label: str | None  # a kind, or what it belongs to; None: unknown
+    level: int | None  # 0 for a kind, 1 for what it belongs to, 2 for what that belongs to; or None
+    probability: float  # that the name is right; of the likeliest kind where it is unknown
+    wrong_at_most: float  # share of the names given that the caller accepts to be wrong, 0 to 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,10 +56,18 @@ class Verdict:
     share: float
     runners_up: Kinds = ()  # at most 4 others, the likeliest first; empty where it is by hits
     by: Literal["kinds", "hits"] = "hits"  # what the share is of
+    known: float | None = None  # how likely it is one of the kinds that pass the filter, if known
+    sure: Sure | None = None  # what can be said; None where probabilities are not known
+
+    @property
+    def probability(self) -> float | None:
+        """How likely the query shows the kind `label`; None where it is not known."""
+        return None if self.known is None else self.known * self.share
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain data for JSON."""
-        return asdict(self) | {"runners_up": [list(kind) for kind in self.runners_up]}
+        told = {"runners_up": [list(kind) for kind in self.runners_up]}
+        return asdict(self) | told | {"probability": self.probability}
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +81,8 @@ class Found(Sequence[Hit]):
     total: int  # images that pass the filter, on all pages
     best: float  # the highest score that any code could reach for this query
     kinds: Kinds | None = None  # of a gallery that knows kinds; the likeliest among all images
+    known: float | None = None  # how likely it is one of the kinds that pass the filter, if known
+    sure: Sure | None = None  # what can be said; None where probabilities are not known
 
     @property
     def verdict(self) -> Verdict | None:
@@ -69,7 +91,9 @@ class Found(Sequence[Hit]):
         Of equally common ones the better placed; None without labels.
         """
         if self.kinds is not None:
-            return Verdict(*self.kinds[0], self.kinds[1:], by="kinds") if self.kinds else None
+            if not self.kinds:
+                return None
+            return Verdict(*self.kinds[0], self.kinds[1:], "kinds", self.known, self.sure)
         labels = [hit.label for hit in self.hits if hit.label is not None]
         if not labels:
             return None

@@ -10,6 +10,7 @@ from made_up_galleries import make_record, make_store
 from own_galleries import add, filled, pictures
 from phpq.cli.gallery import plural, readable_bytes
 from phpq.gallery import GalleryStore, VerifyReport
+from sure_galleries import PARENTS, sure_store
 
 
 @pytest.fixture
@@ -120,3 +121,25 @@ def test_labels_are_renamed_and_given(folder: Path) -> None:
     assert "--clear" in refused("gallery", "relabel", folder, "n2")
     assert "--clear" in refused("gallery", "relabel", folder, "n2", "wren", "--clear")
     assert "no image 'who'" in refused("gallery", "relabel", folder, "who", "x")
+
+
+def test_probabilities_are_told_and_parents_set(tmp_path: Path) -> None:
+    sure_store(tmp_path / "g")
+    told = " ".join(phpq("gallery", "info", tmp_path / "g").out.split())
+    assert "fitted to 120 of its images; at 5% wrong names" in told
+    table = tmp_path / "parents.csv"
+    table.write_text("".join(f"{child},{parent}\n" for child, parent in PARENTS.items()))
+    outcome = phpq("gallery", "parents", tmp_path / "g", table)
+    assert "8 names" in outcome.out, outcome.err
+    content = phpq("gallery", "info", tmp_path / "g", "--json").json()["probabilities"]
+    assert (content["children"], content["parents"]) == (8, 5)
+    table.write_text("red light,red\nred,red light\n")
+    assert "no circle" in refused("gallery", "parents", tmp_path / "g", table)
+    assert "or --clear" in refused("gallery", "parents", tmp_path / "g")
+    cleared = phpq("gallery", "parents", tmp_path / "g", "--clear", "--json").json()
+    assert cleared["children"] == 0
+    filled(tmp_path / "small", ("red", "green"))
+    told = " ".join(phpq("gallery", "info", tmp_path / "small").out.split())
+    assert "not known: at least 100 labelled images" in told
+    said = refused("gallery", "calibrate", tmp_path / "small", tmp_path / "no photos")
+    assert said

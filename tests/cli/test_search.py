@@ -3,11 +3,13 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
+import pytest
+
 from command_line import phpq, refused
 from finished_runs import copy_run
-from phpq.cli.search import _told
+from phpq.cli.search import _share, _told
 from phpq.gallery import Gallery
-from phpq.hits import Found
+from phpq.hits import Found, Sure
 from tiny_runs import tiny_birds
 
 
@@ -93,3 +95,28 @@ def test_a_verdict_by_kinds_says_among_which() -> None:
         "wren, the only kind that the gallery knows"
     )
     assert _told(replace(found, kinds=()), filtered=True) == "none of the hits has a label"
+
+
+def test_what_is_sure_is_said_in_words() -> None:
+    kinds = (("wren", 0.9), ("owl", 0.05))
+    found = Found((), total=9, best=1.0, kinds=kinds, known=0.8, sure=Sure("wren", 0, 0.72, 0.05))
+    assert _told(found, filtered=False) == "likely wren (72%)\nor owl (4%)"
+    unknown = replace(found, sure=Sure(None, None, 0.72, 0.025))
+    assert _told(unknown, filtered=True) == (
+        "unknown: no name is sure enough, if at most 2.5% of the names may be wrong\n"
+        "nearest: wren (72%), owl (4%)"
+    )
+    family = replace(found, sure=Sure("songbird", 1, 0.97, 0.05))
+    assert _told(family, filtered=False) == (
+        "likely songbird (97%), which kind is not sure\nnearest: wren (72%), owl (4%)"
+    )
+
+
+@pytest.mark.parametrize("text", ["-1%", "101", "nan", "five", "", "%"])
+def test_percentages_are_between_none_and_all(text: str) -> None:
+    said = refused("search", "no gallery", "photo.png", f"--wrong-at-most={text}")
+    assert "a percentage from 0 to 100" in " ".join(said.split())
+
+
+def test_percentages_are_read() -> None:
+    assert [_share(text) for text in ("5%", "2.5", " 100 % ", "0")] == [0.05, 0.025, 1.0, 0.0]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from urllib.parse import parse_qs, urlsplit
 
@@ -9,6 +10,7 @@ import numpy as np
 import pytest
 
 from made_up_galleries import make_record, make_store
+from own_galleries import view_of
 from phpq.errors import ConfigError
 from phpq.gallery import Gallery, GalleryStore, Record
 from phpq.gallery.view import GalleryView, Page
@@ -23,6 +25,7 @@ from phpq.serve._answers import (
 )
 from phpq.serve.schemas import BatchQuery, Health
 from served_galleries import ids, shared_gallery
+from sure_galleries import question, sure_store
 
 COLUMNS = ("id", "label", "year", "place", "seen")
 
@@ -141,3 +144,18 @@ def test_what_passes_is_understood_by_lance_or_refused_by_it(tmp_path: Path) -> 
         assert store.count(check_where(where, columns)) == expected
     with pytest.raises(ConfigError, match="cannot be used"):
         store.count(check_where("year = = 1", columns))
+
+
+def test_what_is_sure_goes_over_the_wire_and_codes_have_no_probability(tmp_path: Path) -> None:
+    view = view_of(sure_store(tmp_path / "g"))
+    page = Page(top_k=3, wrong_at_most=0.4)
+    query = question("blue dark")[0]
+    expected = view.search(query, page)
+    told = search_upload(view, query, page).model_dump(mode="json")
+    assert expected.verdict is not None
+    assert expected.verdict.sure is not None
+    assert told["verdict"] == json.loads(json.dumps(expected.verdict.to_dict()))
+    assert [hit["probability"] for hit in told["hits"]] == [hit.probability for hit in expected]
+    by_code = search_named(view, BatchQuery(code=told["query"]["code"]), page)
+    assert by_code.verdict is not None
+    assert (by_code.verdict.sure, by_code.hits[0].probability) == (None, None)

@@ -112,3 +112,13 @@ def test_rerank_and_bad_filters_answer_in_the_words_of_the_library(
     bad = client.get("/api/v1/search", params={"id": ids()[0], "where": "colour = 'red'"})
     assert bad.status_code == 400
     assert "Columns: id, label, year" in bad.json()["error"]["message"]
+
+
+@pytest.mark.parametrize("share", ["-0.1", "1.5", "nan", "five"])
+def test_shares_outside_are_refused(client: TestClient, share: str) -> None:
+    params = {"id": ids()[0], "wrong_at_most": share}
+    assert client.get("/api/v1/search", params=params).status_code == 422
+    files = {"image": ("a.png", new_photo(0))}
+    assert client.post("/api/v1/search", files=files, data=params).status_code == 422
+    form = client.post("/api/v1/search/batch", files=files, data={"wrong_at_most": share})
+    assert form.status_code == 422

@@ -1,5 +1,10 @@
 """Codebooks that a gallery owns: `AdditiveCodebooks`, and `fit_additive`, which makes them."""
 
+from phpq.additive.calibrate import LEAST_IMAGES as LEAST_IMAGES
+from phpq.additive.calibrate import LEAST_KINDS as LEAST_KINDS
+from phpq.additive.calibrate import calibrated as calibrated
+from phpq.additive.chances import levels as levels
+from phpq.additive.chances import lineage as lineage
 from phpq.additive.codebooks import AdditiveCodebooks as AdditiveCodebooks
 from phpq.additive.codebooks import class_means as class_means
 from phpq.additive.codebooks import number_labels as number_labels

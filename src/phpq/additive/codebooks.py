@@ -23,6 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from phpq.additive._beam import beam_search, gram_matrix, nearest_codes
+from phpq.additive.chances import Chances, lineage
 from phpq.codes import CodeArray, Codebooks, FloatArray, IntArray, QueryNorm, check_embeddings
 from phpq.errors import FormatError, ShapeError
 
@@ -49,6 +50,8 @@ class AdditiveCodebooks(Codebooks):
     trust: float = 0.0  # how far labels are trusted, 0 to 1
     sharpness: float = 16.0  # of `likely`
     typical: float = 1.0  # inner product of a row with the mean of its class, itself left out
+    chances: Chances | None = None  # how likely answers are; None where that is not known
+    parents: Mapping[str, str] = field(default_factory=dict)  # what classes belong to, and so on up
     fitted_rows: int = 0
     fitted_distortion: float = 0.0  # mean squared error of the rows at fitting
     # What encoding and decoding need, made when first needed: it takes longer than a single row.
@@ -167,7 +170,10 @@ class AdditiveCodebooks(Codebooks):
                 kept.setdefault(names[name], number)
         order = sorted(kept, key=kept.__getitem__)
         codes = self.class_codes[[kept[name] for name in order]]
-        return replace(self, class_names=tuple(order), class_codes=codes)
+        parents = {names[child]: up for child, up in self.parents.items() if child in names}
+        parents |= {child: up for child, up in self.parents.items() if child not in names}
+        parents = {child: up for child, up in parents.items() if child not in lineage(up, parents)}
+        return replace(self, class_names=tuple(order), class_codes=codes, parents=parents)
 
     def memory_bytes(self) -> int:
         """Return the bytes of codewords, projection and classes with their names."""
@@ -191,6 +197,8 @@ class AdditiveCodebooks(Codebooks):
             "typical": self.typical,
             "fitted_rows": self.fitted_rows,
             "fitted_distortion": self.fitted_distortion,
+            "parents": dict(sorted(self.parents.items())),
+            "chances": self.chances and self.chances.to_facts(),
         }
         tensors = {name: np.ascontiguousarray(getattr(self, name)) for name in _TENSORS}
         return save(tensors, metadata={"facts": json.dumps(facts)})
@@ -207,6 +215,8 @@ class AdditiveCodebooks(Codebooks):
                 json.loads(data[8 : 8 + length])["__metadata__"]["facts"]
             )
             facts |= {name: tuple(facts[name]) for name in ("class_names", "spare")} | load(data)
+            # Files of before have neither these nor parents.
+            facts["chances"] = facts.get("chances") and Chances.from_facts(facts["chances"])
             return cls(**facts)
         except (SafetensorError, ValueError, KeyError, TypeError) as error:
             raise FormatError(

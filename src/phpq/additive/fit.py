@@ -73,7 +73,7 @@ def fit_additive(
 
     def begun(believed: IntArray) -> tuple[AdditiveCodebooks, FloatArray, FloatArray]:
         """Return codebooks without codewords, the projected rows and the prototypes."""
-        mean, projection = _projection(rows[sample], believed[sample], dims)
+        mean, projection = projection_of(rows[sample], believed[sample], dims)
         books = AdditiveCodebooks(
             codewords=np.zeros((num_codebooks, SIZE, projection.shape[1]), np.float32),
             mean=mean,
@@ -117,7 +117,7 @@ def _believed(own: FloatArray, classes: IntArray, means: FloatArray) -> IntArray
     return np.where(near | ~kept[classes], classes, -1)
 
 
-def _projection(rows: FloatArray, classes: IntArray, dims: int) -> tuple[FloatArray, FloatArray]:
+def projection_of(rows: FloatArray, classes: IntArray, dims: int) -> tuple[FloatArray, FloatArray]:
     """Return the mean (D,) and the map (D, d): whitened within classes, then cut by PCA."""
     mean = rows.mean(axis=0, dtype=np.float64)
     centred = rows - mean

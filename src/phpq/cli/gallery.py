@@ -68,7 +68,66 @@ def _own_rows(content: dict[str, Any], folder: Path) -> list[tuple[str, str]]:
     rows.append(("distortion", f"{fit['distortion_at_fit']:.4f} at the fit, {measured}"))
     command = f"phpq gallery refit {shlex.quote(str(folder))}"
     due = f"due, {fit['due']}: {command}" if fit["due"] else "not due"
-    return [*rows, ("refit", due)]
+    return [*rows, ("refit", due), *_doubt_rows(content["probabilities"])]
+
+
+def _doubt_rows(told: dict[str, Any]) -> list[tuple[str, str]]:
+    """Tell whether the gallery knows how likely its answers are, and how much it can say then."""
+    parents = [("parents", plural(told["parents"], "name"))] if told["parents"] else []
+    if not told["known"]:
+        return [("probabilities", f"not known: {told['why_not']}"), *parents]
+    photos = "photos" if told["by"] == "photos" else "of its images"
+    limit = f"{100 * told['wrong_at_most']:g}%"
+    shares = f"{told['named']:.0%} of the photos of its kinds get their kind"
+    if told["parents"]:
+        shares += f", {told['answered']:.0%} some name"
+    fitted = f"fitted to {told['images']:,} {photos}"
+    return [("probabilities", f"{fitted}; at {limit} wrong names {shares}"), *parents]
+
+
+@gallery.command()
+def calibrate(
+    folder: Folder,
+    photos: Annotated[
+        str, typer.Argument(metavar="PHOTOS", help="Labelled photos that the gallery lacks.")
+    ],
+    device: Device = "auto",
+    as_json: AsJson = False,
+) -> None:
+    """Fit probabilities of answers to labelled photos that the gallery does not hold.
+
+    Without, they are fitted to its own images whenever its codebooks are, which is too sure where
+    the model learned from these. A refit does that again.
+    """
+    from phpq.gallery.knowing import calibrate as fit_chances
+    from phpq.gallery.of_run import load_model
+    from phpq.gallery.store import GalleryStore
+
+    told = fit_chances(GalleryStore.open(folder), lambda: load_model(folder, device), photos)
+    print_result(told, _doubt_rows(told), as_json=as_json)
+
+
+@gallery.command()
+def parents(
+    folder: Folder,
+    table: Annotated[
+        Path | None, typer.Argument(metavar="FILE.csv", help="Lines of label,parent.")
+    ] = None,
+    clear: Annotated[bool, typer.Option("--clear", help="Take all parents away.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Say what labels belong to: a kind that is not sure is named by its genus or family.
+
+    A parent may have a parent. Probabilities are fitted anew, to the images of the gallery.
+    """
+    from phpq.gallery.knowing import read_parents, set_parents
+    from phpq.gallery.store import GalleryStore
+
+    if (table is None) != clear:
+        raise ConfigError("Give either a FILE.csv with lines of label,parent, or --clear.")
+    told = set_parents(GalleryStore.open(folder), read_parents(table) if table else {})
+    rows = [("children", plural(told["children"], "name")), *_doubt_rows(told)]
+    print_result(told, rows, as_json=as_json)
 
 
 @gallery.command()

@@ -7,18 +7,20 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from phpq.cli._console import AsJson, Device, Runtime, Searchable, print_json, results
+from phpq.cli._console import AsJson, Device, Runtime, Searchable, messages, print_json, results
 from phpq.errors import ConfigError
+from phpq.hits import WRONG_AT_MOST
 
 if TYPE_CHECKING:
     from rich.table import Table
 
     from phpq.codes import FloatArray
     from phpq.gallery import Gallery
-    from phpq.hits import Found
+    from phpq.hits import Found, Sure, Verdict
 
 Shares = list[float]  # of the M codebooks in one score
 _FEW = 16  # photographs
+_WRONG_AT_MOST = f"{WRONG_AT_MOST:.0%}"
 _NO_LABEL = "none of the hits has a label"
 
 
@@ -42,6 +44,13 @@ def search(
             help="Order the first R hits by their float embeddings; may cost hits further down.",
         ),
     ] = 0,
+    wrong_at_most: Annotated[
+        str,
+        typer.Option(
+            metavar="PERCENT",
+            help="Of the names given, how many may be wrong; what is less sure is unknown.",
+        ),
+    ] = _WRONG_AT_MOST,
     why: Annotated[
         bool, typer.Option("--why", help="Show what each codebook adds to the score of a hit.")
     ] = False,
@@ -57,11 +66,19 @@ def search(
             "--why explains scores of codes, and --rerank scores float embeddings, which no "
             "codebook has a share in. Use one of them."
         )
+    accepted = _share(wrong_at_most)
     # A GPU would take longer to start than the processor takes for a few photographs.
     here = "cpu" if device == runtime == "auto" and len(images) <= _FEW else device
     gallery = Gallery.open(target, device=here, runtime=runtime)
     queries = gallery.embed(list(images))
-    answers = gallery.search_many(queries, top_k, where=where, rerank=rerank, offset=offset)
+    answers = gallery.search_many(
+        queries, top_k, where=where, rerank=rerank, offset=offset, wrong_at_most=accepted
+    )
+    if wrong_at_most != _WRONG_AT_MOST and all(found.sure is None for found in answers):
+        messages().print(
+            "--wrong-at-most changes nothing: this gallery does not know how likely it is right.",
+            style="yellow",
+        )
     reasons = _shares(gallery, queries, answers) if why else [None] * len(answers)
     asked = list(zip(images, answers, reasons, strict=True))
     if as_json:
@@ -106,6 +123,8 @@ def _told(found: Found, *, filtered: bool) -> str:
         return _NO_LABEL
     if verdict.by == "hits":
         return f"{verdict.label}, with {verdict.share:.0%} of the hits"
+    if verdict.sure is not None:
+        return _surely(verdict, verdict.sure)
     if not verdict.runners_up:
         only = "passes the filter" if filtered else "the gallery knows"
         return f"{verdict.label}, the only kind that {only}"
@@ -113,6 +132,34 @@ def _told(found: Found, *, filtered: bool) -> str:
     known = "pass the filter" if filtered else "the gallery knows"
     best = f"{verdict.label}, {_likely(verdict.share)} likely"
     return f"{best} if it is one of the kinds that {known}\nor {others}"
+
+
+def _surely(verdict: Verdict, sure: Sure) -> str:
+    """Say what is sure enough, and below it the kinds that are nearest."""
+    known = verdict.known or 0.0
+    kinds = [(verdict.label, verdict.share), *verdict.runners_up]
+    listed = [f"{label} ({_likely(known * share)})" for label, share in kinds]
+    if sure.level == 0:
+        others = f"\nor {', '.join(listed[1:])}" if listed[1:] else ""
+        return f"likely {listed[0]}{others}"
+    nearest = f"nearest: {', '.join(listed)}"
+    if sure.label is None:
+        accepted = f"{100 * sure.wrong_at_most:g}% of the names may be wrong"
+        return f"unknown: no name is sure enough, if at most {accepted}\n{nearest}"
+    return f"likely {sure.label} ({_likely(sure.probability)}), which kind is not sure\n{nearest}"
+
+
+def _share(text: str) -> float:
+    """Read a percentage, as in 5% or 2.5."""
+    try:
+        share = float(text.strip().removesuffix("%")) / 100
+    except ValueError:
+        share = -1.0
+    if not 0 <= share <= 1:
+        raise ConfigError(
+            f"--wrong-at-most {text!r} is not allowed: give a percentage from 0 to 100, as in 5%."
+        )
+    return share
 
 
 def _likely(share: float) -> str:
@@ -136,6 +183,9 @@ def _hit_table(hits: Found, shares: list[Shares] | None) -> Table:
     table = Table()
     table.add_column("rank", justify="right")
     table.add_column("score", justify="right")
+    likely = any(hit.probability is not None for hit in hits)
+    if likely:
+        table.add_column("same kind", justify="right")
     if shares is not None:
         table.add_column("of the codebooks", justify="right")
     for name in ("label", "id", *names):
@@ -145,6 +195,8 @@ def _hit_table(hits: Found, shares: list[Shares] | None) -> Table:
             "" if hit.metadata.get(name) is None else str(hit.metadata[name]) for name in names
         ]
         why = [" ".join(f"{share:+.2f}" for share in shares[place])] if shares is not None else []
-        cells = (str(hit.rank), f"{hit.score:.3f}", *why, hit.label or "", hit.id, *values)
+        chance = [""] if hit.probability is None else [_likely(hit.probability)]
+        cells = (str(hit.rank), f"{hit.score:.3f}", *(chance if likely else []), *why)
+        cells += (hit.label or "", hit.id, *values)
         table.add_row(*(Text(cell) for cell in cells))
     return table

@@ -15,6 +15,7 @@ from phpq.codes import Codebooks, group_codes
 from phpq.errors import ConfigError
 from phpq.files import replacing, write_bytes, write_json
 from phpq.gallery._part import batches, find_part
+from phpq.gallery.knowing import describe
 from phpq.gallery.refit import describe_fit
 from phpq.gallery.store import GalleryStore
 
@@ -44,6 +45,7 @@ def describe_store(store: GalleryStore) -> dict[str, Any]:
             # With codebooks and classes, which all images share.
             "bytes_per_image": (codes.nbytes + memory) / len(codes) if len(codes) else None,
             "fit": asdict(describe_fit(store)),
+            "probabilities": describe(store),
         }
     shown = {name: str(dataset.schema.field(name).type) for name in store.metadata_columns}
     return {

@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace as with_changes
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, TypeVar, Unpack
 
 import numpy as np
 from PIL import Image
@@ -32,7 +32,7 @@ from phpq.gallery.of_run import (
 )
 from phpq.gallery.records import Record
 from phpq.gallery.store import GalleryStore
-from phpq.gallery.view import GalleryView, Page
+from phpq.gallery.view import GalleryView, Page, PageOptions
 from phpq.gallery.views import Views
 from phpq.hits import Found
 
@@ -220,15 +220,7 @@ class Gallery:
                     gone.append(name)
         return self.delete(gone) if gone else 0
 
-    def search(
-        self,
-        query: Query,
-        top_k: int = 10,
-        *,
-        where: str | None = None,
-        rerank: int = 0,
-        offset: int = 0,
-    ) -> Found:
+    def search(self, query: Query, top_k: int = 10, **options: Unpack[PageOptions]) -> Found:
         """Find the images that look most like one image.
 
         The hits are best first; equal scores in the order of float scores where the gallery keeps
@@ -238,10 +230,13 @@ class Gallery:
         Args:
             query: A file, a PIL image, or an embedding (D,).
             top_k: Hits, at least 1; fewer where fewer images fulfil `where`.
+            options: By name, as follows.
             where: A Lance SQL expression over id, uri, label and metadata, as in
                 "label = 'sparrow' AND year > 2020", applied before the best are chosen.
             rerank: > 0: order the first `rerank` hits by their float embeddings.
             offset: How many better hits to skip.
+            wrong_at_most: Share of the names that verdicts give that may be wrong, by default 0.05;
+                the fewer may be, the more often the verdict is "unknown" (`verdict.sure`).
         """
         if isinstance(query, np.ndarray):
             embeddings = check_embeddings("query", np.atleast_2d(query))
@@ -249,37 +244,26 @@ class Gallery:
                 raise ShapeError(f"query has {len(embeddings)} rows; use search_many for several.")
         else:
             embeddings = self.embed(query)
-        page = Page(top_k=top_k, where=where, rerank=rerank, offset=offset)
+        page = Page(top_k=top_k, **options)
         return self._read(lambda view: view.search_many(embeddings, page))[0]
 
     def search_many(
         self,
         queries: Sequence[str | Path | Image.Image] | FloatArray,
         top_k: int = 10,
-        *,
-        where: str | None = None,
-        rerank: int = 0,
-        offset: int = 0,
+        **options: Unpack[PageOptions],
     ) -> list[Found]:
         """Search for several images at once, or for (Q, D) embeddings; see `search`."""
         asked = queries if isinstance(queries, np.ndarray) else self.embed(queries)
-        page = Page(top_k=top_k, where=where, rerank=rerank, offset=offset)
+        page = Page(top_k=top_k, **options)
         return self._read(lambda view: view.search_many(asked, page))
 
-    def search_id(
-        self,
-        id: str,
-        top_k: int = 10,
-        *,
-        where: str | None = None,
-        rerank: int = 0,
-        offset: int = 0,
-    ) -> Found:
+    def search_id(self, id: str, top_k: int = 10, **options: Unpack[PageOptions]) -> Found:
         """Find the images most like one of the gallery, itself left out.
 
         It is compared by its stored embedding where that is kept, by its code otherwise.
         """
-        page = Page(top_k=top_k, where=where, rerank=rerank, offset=offset)
+        page = Page(top_k=top_k, **options)
 
         def search(view: GalleryView) -> Found:
             place, record = view.find(id)
@@ -325,6 +309,25 @@ class Gallery:
         from phpq.gallery.refit import refit
 
         return refit(self._store, lambda: self.model, trust=trust, bits=bits, progress=progress)
+
+    def calibrate(self, photos: Source) -> dict[str, Any]:
+        """Fit probabilities to labelled photos that the gallery does not hold.
+
+        Without, they are fitted to its own images when codebooks are fitted; that is too sure where
+        the model learned from these images. Returns what `info` tells of them.
+        """
+        from phpq.gallery.knowing import calibrate
+
+        return calibrate(self._store, lambda: self.model, photos)
+
+    def set_parents(self, parents: Mapping[str, str]) -> dict[str, Any]:
+        """Say what labels belong to, as in {"Yellow Warbler": "Warbler", "Warbler": "Songbird"}.
+
+        Where a kind is not sure enough, a verdict names what it belongs to. {} takes them away.
+        """
+        from phpq.gallery.knowing import set_parents
+
+        return set_parents(self._store, parents)
 
     def rename_labels(self, names: Mapping[str, str]) -> int:
         """Rename labels, as in {old: new}, in one commit; returns how many images this concerns.

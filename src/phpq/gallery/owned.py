@@ -131,13 +131,14 @@ def _with_books(
     store: GalleryStore, vectors: FloatArray, labels: Sequence[str | None]
 ) -> AdditiveCodebooks:
     """Return the store's codebooks, fitted now if it is empty, that serve some rows."""
-    from phpq.additive import fit_additive, grow_additive
+    from phpq.additive import calibrated, fit_additive, grow_additive
 
     manifest = store.manifest
     if not len(store):
         books = fit_additive(
             vectors, labels, num_codebooks=manifest.num_codebooks, trust=manifest.trust
         )
+        books = calibrated(books, vectors, labels)
         name = write_codebooks(store.folder, books)
         store.describe(replace(manifest, books=name, fit=name, fitted_rows=len(vectors)))
         return books

@@ -9,6 +9,7 @@ the new ones with the new ones after it.
 
 from __future__ import annotations
 
+import contextlib
 import shutil
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
@@ -24,7 +25,7 @@ from phpq.additive import FIT_ROWS, AdditiveCodebooks
 from phpq.additive.grow import FEW, WORSE
 from phpq.codes import CodeArray, FloatArray, IntArray
 from phpq.data.places import origin_at
-from phpq.errors import ConfigError
+from phpq.errors import ConfigError, FormatError
 from phpq.files import write_bytes
 from phpq.gallery._part import batches, find_part
 from phpq.gallery.folder import check_own, damage_named
@@ -297,7 +298,7 @@ def _fitted(
     store: GalleryStore, vectors: Vectors, num_codebooks: int, trust: float
 ) -> AdditiveCodebooks:
     """Fit codebooks to a sample of the rows; they know every class of the gallery."""
-    from phpq.additive import fit_additive
+    from phpq.additive import calibrated, fit_additive
 
     part = find_part(store)
     offsets = np.arange(len(part.rows)) if part.offsets is None else part.offsets
@@ -307,6 +308,9 @@ def _fitted(
     chosen = _sample(numbers)
     rows, labels = _take(store, vectors, offsets[chosen])
     books = fit_additive(rows, labels, num_codebooks=num_codebooks, trust=trust)
+    with contextlib.suppress(FormatError):  # a refit is also what replaces a damaged file
+        books = replace(books, parents=store.own_codebooks().parents)
+    books = calibrated(books, rows, labels)
     known = np.isin(numbers, np.unique(numbers[chosen]))
     rest = np.flatnonzero(~known)
     for start in range(0, len(rest) if trust else 0, FIT_ROWS):

@@ -13,12 +13,12 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import islice
-from typing import Any
+from typing import Any, TypedDict
 
 import numpy as np
 from cachetools import LRUCache
 
-from phpq.additive import AdditiveCodebooks, softmax
+from phpq.additive import AdditiveCodebooks
 from phpq.codes import CodeArray, Codebooks, FloatArray, IntArray, check_embeddings
 from phpq.errors import ConfigError, UnknownNameError
 from phpq.gallery.folder import damage_named
@@ -35,7 +35,8 @@ from phpq.gallery.shards import (
     merge_ranked,
 )
 from phpq.gallery.store import GalleryStore
-from phpq.hits import SHOWN_KINDS, Found, Hit, Kinds
+from phpq.gallery.verdicts import NOTHING, Told, tell
+from phpq.hits import WRONG_AT_MOST, Found, Hit
 from phpq.index.ties import TIE_ROWS, float_scores, tied_blocks
 
 _READ_ROWS = 8192  # records that are read at once
@@ -52,6 +53,17 @@ class Page:
     where: str | None = None  # Lance SQL over id, uri, label and metadata: "year > 2020"
     labels: tuple[str, ...] = ()  # only these; all if there are none
     rerank: int = 0  # > 0: order the first `rerank` hits by their float embeddings
+    # Share of wrong names that is accepted, 0 to 1; None: no probabilities.
+    wrong_at_most: float | None = WRONG_AT_MOST
+
+
+class PageOptions(TypedDict, total=False):
+    """What `Gallery.search` takes by name; see `Page`."""
+
+    where: str | None
+    rerank: int
+    offset: int
+    wrong_at_most: float | None
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -205,12 +217,13 @@ class GalleryView:
             every = [(query, slice(0, count)) for query, count in enumerate(first)]
             ranked = self._by_floats(queries, ranked, every, rescore=True)
             limits = self.codebooks.best_float(self.codebooks.vectors(queries, norm=norm))
-        kinds = self._kinds(queries, page)
+        told = self._told(queries, page, itself=leave_out is not None)
         answers = []
         for number, records in enumerate(self._read(ranked, shown)):
             scores, best = ranked.scores[number, shown], float(limits[number])
-            hits = _hits(records, scores.tolist(), best, first_rank=page.offset + 1)
-            answers.append(Found(hits, ranked.total, best, kinds[number] if kinds else None))
+            said = told[number]
+            hits = _hits(records, scores.tolist(), best, said, first_rank=page.offset + 1)
+            answers.append(Found(hits, ranked.total, best, said.kinds, said.known, said.sure))
         return answers
 
     def _by_floats(
@@ -242,14 +255,15 @@ class GalleryView:
                     scores[query, columns] = found[order]
         return Ranked(places, offsets, scores, ranked.total)
 
-    def _kinds(self, queries: FloatArray, page: Page) -> list[Kinds] | None:
-        """Return the likeliest classes of each query among the images that pass the filter.
+    def _told(self, queries: FloatArray, page: Page, *, itself: bool) -> list[Told]:
+        """Say what each query shows, among the classes of the images that pass the filter.
 
-        None where the codebooks know no classes.
+        Nothing where the codebooks know no classes. `itself`: it is an image of the gallery, which
+        its codebooks were fitted to: how likely that is right, they do not know.
         """
         books = self.codebooks
         if not isinstance(books, AdditiveCodebooks) or not books.class_names:
-            return None
+            return [NOTHING] * len(queries)
         names = books.class_names
 
         def find() -> IntArray:
@@ -258,14 +272,7 @@ class GalleryView:
             return np.array([place for place, name in enumerate(names) if name in there], np.int64)
 
         passing = self._passing.get((page.where, page.labels), find)
-        # Not a part of the shares among all classes: those might all have been rounded to nothing.
-        likely = softmax(books.sharpness * books.kinds(queries)[:, passing])
-        answers: list[Kinds] = []
-        for shares in likely:
-            few = np.argpartition(-shares, min(SHOWN_KINDS, len(shares)) - 1)[:SHOWN_KINDS]
-            best = few[np.lexsort((few, -shares[few]))].tolist() if len(shares) else []
-            answers.append(tuple((names[passing[place]], float(shares[place])) for place in best))
-        return answers
+        return tell(books, queries, passing, None if itself else page.wrong_at_most)
 
     def _read(self, ranked: Ranked, columns: slice) -> Iterator[list[Record]]:
         """Yield the images of some columns for each query; many queries share one read."""
@@ -283,6 +290,12 @@ class GalleryView:
         for name, value, least in (("top_k", page.top_k, 1), ("offset", page.offset, 0)):
             if value < least:
                 raise ConfigError(f"{name}={value} is not allowed: it must be at least {least}.")
+        accepted = 0 if page.wrong_at_most is None else page.wrong_at_most
+        if not 0 <= accepted <= 1:  # NaN neither
+            raise ConfigError(
+                f"wrong_at_most={accepted} is not allowed: it is a share from 0 to 1, as "
+                "in 0.05 for 5%."
+            )
         if page.rerank and not self.store.manifest.keep_embeddings:
             raise ConfigError(
                 f"rerank={page.rerank} needs float embeddings, and the gallery "
@@ -362,7 +375,7 @@ def _batches(
 
 
 def _hits(
-    records: Sequence[Record], scores: Sequence[float], best: float, *, first_rank: int
+    records: Sequence[Record], scores: Sequence[float], best: float, said: Told, *, first_rank: int
 ) -> tuple[Hit, ...]:
     # Fewer records than scores: the last scores are those of nothing.
     return tuple(
@@ -374,6 +387,7 @@ def _hits(
             label=record.label,
             uri=record.uri,
             metadata=dict(record.metadata),
+            probability=said.chance(record.label),
         )
         for rank, (record, score) in enumerate(zip(records, scores, strict=False), first_rank)
     )

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 import time
+from dataclasses import replace
 from urllib.parse import quote
 
 import numpy as np
@@ -54,6 +55,8 @@ def search_named(view: GalleryView, query: schemas.BatchQuery, page: Page) -> sc
     if query.code is not None:
         code = parse_code(query.code, view)
         echo = schemas.QueryEcho(kind="code", code=code.tobytes().hex())
+        # A code stands at what the gallery holds: how sure that looks says nothing of its photo.
+        page = replace(page, wrong_at_most=None)
         return _search(view, view.codebooks.decode(code[None])[0], page, echo)
     place, record = view.find_uri(query.uri) if query.uri is not None else view.find(query.id or "")
     echo = schemas.QueryEcho(

@@ -108,7 +108,9 @@ async def _batch_form(request: Request) -> tuple[list[tuple[bytes, str]], Page]:
         if not files:
             raise ConfigError("The form has no image; send at least one file named 'image'.")
         values: dict[str, Any] = {
-            name: form[name] for name in ("top_k", "offset", "where", "rerank") if name in form
+            name: form[name]
+            for name in ("top_k", "offset", "where", "rerank", "wrong_at_most")
+            if name in form
         }
         values["label"] = [part for part in form.getlist("label") if isinstance(part, str)]
         # The same rules as for JSON; the query stands for the uploads.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import PurePosixPath
 from typing import Annotated, Any, Literal
 
@@ -10,10 +11,12 @@ from fastapi import File, Query, UploadFile
 from pydantic import BaseModel, Field
 
 from phpq.gallery.view import Page
+from phpq.hits import WRONG_AT_MOST
 from phpq.serve.settings import MAX_BATCH, MAX_ID, MAX_LABELS, MAX_OFFSET, MAX_TOP_K, MAX_WHERE
 
 Metadata = dict[str, str | int | float | bool | None]
 _WHERE = "A filter, as in: label = 'sparrow' AND year > 2020"
+_WRONG = "Share of the names that verdicts give that may be wrong: 0.05 is one in twenty."
 _RERANK = "Order the first hits by float embeddings; 0 is off."
 
 Id = Annotated[str, Query(max_length=MAX_ID, description="The id of an image of the gallery.")]
@@ -35,8 +38,10 @@ def page_reader(place: Callable[..., Any]) -> Callable[..., Page]:
         where: str | None = place(None, max_length=MAX_WHERE, description=_WHERE),
         label: list[str] | None = labels,
         rerank: int = place(0, ge=0, le=MAX_OFFSET + MAX_TOP_K, description=_RERANK),
+        wrong_at_most: float = place(WRONG_AT_MOST, ge=0, le=1, description=_WRONG),
     ) -> Page:
-        return make_page(top_k, offset, where, label, rerank=rerank)
+        page = make_page(top_k, offset, where, label, rerank=rerank)
+        return replace(page, wrong_at_most=wrong_at_most)
 
     return read
 
@@ -153,8 +158,24 @@ class HitAnswer(BaseModel):
     share: float = Field(ge=0, le=1, description="Of the best score that any code could reach.")
     label: str | None
     metadata: Metadata
+    probability: float | None = Field(
+        default=None, description="That it shows what the query shows; null where not known."
+    )
     thumbnail: str
     has_original: bool
+
+
+class SureAnswer(BaseModel):
+    """The most specific name that is sure enough."""
+
+    label: str | None = Field(description="A kind, or what it belongs to; null: unknown.")
+    level: int | None = Field(
+        description="0 for a kind, 1 for what it belongs to, and so on; null: unknown."
+    )
+    probability: float = Field(
+        description="That the name is right; where it is unknown, of the likeliest kind."
+    )
+    wrong_at_most: float = Field(description="Share of wrong names that the request accepts.")
 
 
 class VerdictAnswer(BaseModel):
@@ -168,6 +189,17 @@ class VerdictAnswer(BaseModel):
     )
     runners_up: list[tuple[str, float]] = Field(
         default=[], description="By kinds: at most 4 others, label and share, the likeliest first."
+    )
+    known: float | None = Field(
+        default=None,
+        description="How likely the query shows one of the kinds that pass the filter; times the "
+        "share of a kind it is the probability of that kind. Null where it is not known.",
+    )
+    probability: float | None = Field(
+        default=None, description="That the query shows the kind `label`; null where not known."
+    )
+    sure: SureAnswer | None = Field(
+        default=None, description="What can be said; null where probabilities are not known."
     )
 
 
@@ -207,10 +239,12 @@ class BatchRequest(BaseModel, extra="forbid"):
     where: str | None = Field(default=None, max_length=MAX_WHERE)
     label: list[str] = Field(default_factory=list, max_length=MAX_LABELS)
     rerank: int = Field(default=0, ge=0, le=MAX_OFFSET + MAX_TOP_K)
+    wrong_at_most: float = Field(default=WRONG_AT_MOST, ge=0, le=1, description=_WRONG)
 
     def page(self) -> Page:
         """Return which hits are wanted."""
-        return make_page(self.top_k, self.offset, self.where, self.label, rerank=self.rerank)
+        page = make_page(self.top_k, self.offset, self.where, self.label, rerank=self.rerank)
+        return replace(page, wrong_at_most=self.wrong_at_most)
 
 
 class Item(BaseModel):

@@ -1,5 +1,6 @@
 /* What a picture may show, where the gallery knows kinds: the likeliest one and the runners-up,
-   each a button that leaves only its hits. */
+   each a button that leaves only its hits. Where it knows how likely they are, it says only what is
+   sure: a kind, what the nearest kinds belong to, or that it does not know. */
 
 import { el, labelText, likely } from "./dom.js";
 import { facts } from "./store.js";
@@ -42,15 +43,25 @@ export function kindsPanel(choose) {
       el("p", { class: "hint" }),
     );
 
-  const rest = (others) =>
+  /** What is said in place of a kind that is not sure: its parent, or nothing. */
+  const unsure = (sure) =>
+    el(
+      "div",
+      { class: "kind-best" },
+      el("h2", { class: "caption" }, sure.label === null ? "Not sure" : "Most likely"),
+      el("p", { class: "kind-name" }, sure.label === null ? "Unknown" : labelText(sure.label)),
+      el("p", { class: "hint" }),
+    );
+
+  const rest = (others, known) =>
     el(
       "div",
       { class: "kind-others" },
-      el("h2", { class: "caption" }, "Or it may be"),
+      el("h2", { class: "caption" }, named(shown) ? "Or it may be" : "The nearest kinds"),
       el(
         "ol",
-        { "aria-label": "Other kinds, the likeliest first" },
-        others.map(([label, share]) => el("li", {}, kindButton(label, likely(share)))),
+        { "aria-label": `${named(shown) ? "Other" : "The nearest"} kinds, the likeliest first` },
+        others.map(([label, share]) => el("li", {}, kindButton(label, likely(known * share)))),
       ),
     );
 
@@ -60,8 +71,11 @@ export function kindsPanel(choose) {
     if (verdict === null) root.replaceChildren(el("p", { class: "hint" }));
     else if (verdict !== shown) {
       // Otherwise the buttons stay, and with them the focus.
-      root.replaceChildren(likeliest(verdict.label));
-      if (verdict.runners_up.length) root.append(rest(verdict.runners_up));
+      shown = verdict;
+      const best = named(verdict) ? likeliest(verdict.label) : unsure(verdict.sure);
+      const others = named(verdict) ? verdict.runners_up : kindsOf(verdict);
+      root.replaceChildren(best);
+      if (others.length) root.append(rest(others, verdict.known ?? 1));
     }
     shown = verdict;
     root.querySelector(".hint").replaceChildren(...sentence(verdict, route));
@@ -91,12 +105,32 @@ export function kindsPanel(choose) {
     /** The same for those who do not see it. */
     words() {
       if (!shown) return "";
-      const [best, ...others] = [[shown.label, shown.share], ...shown.runners_up].map(
-        ([label, share]) => `${labelText(label)} ${likely(share)}`,
+      const [best, ...others] = kindsOf(shown).map(
+        ([label, share]) => `${labelText(label)} ${likely((shown.known ?? 1) * share)}`,
       );
-      return `Most likely ${best}${others.length ? `, or ${others.join(", ")}` : ""}.`;
+      if (named(shown)) {
+        return `Most likely ${best}${others.length ? `, or ${others.join(", ")}` : ""}.`;
+      }
+      const { label, probability } = shown.sure;
+      const name = `Most likely ${labelText(label)} ${likely(probability)}`;
+      const said = label === null ? "Unknown" : name;
+      return `${said}. The nearest kinds: ${[best, ...others].join(", ")}.`;
     },
   };
+}
+
+const kindsOf = (verdict) => [[verdict.label, verdict.share], ...verdict.runners_up];
+
+/** Whether a kind is named: where probabilities are not known, always. */
+const named = ({ sure }) => !sure || sure.level === 0;
+
+/** What is sure, and how sure that is. */
+function surely({ label, level, probability, wrong_at_most: accepted }) {
+  const limit = `at most ${Number((100 * accepted).toPrecision(3))} %`;
+  if (label === null) return [`No name is sure enough, if ${limit} of the names may be wrong.`];
+  const share = el("strong", {}, `${likely(probability)} likely`);
+  const which = level === 0 ? "" : "; which kind is not sure";
+  return [share, `${which}. Names are given so that ${limit} are wrong.`];
 }
 
 /** How likely it is, and among which kinds: a filter by one label alone is not counted. */
@@ -106,6 +140,7 @@ function sentence(verdict, { labels, fields, where }) {
     const images = filtered ? "The images that pass the filters" : "The images of this gallery";
     return [`${images} have no labels, so that no kind can be named.`];
   }
+  if (verdict.sure) return surely(verdict.sure);
   const filters = labels.length === 1 ? "the other filters" : "the filters";
   if (!verdict.runners_up.length) {
     return [`The only kind that ${filtered ? `passes ${filters}` : "this gallery knows"}.`];

@@ -1,6 +1,6 @@
 /* Hits as cards in a grid that arrow keys walk through. */
 
-import { decimals, el, icon, labelText, percent, picture, thumbnail } from "./dom.js";
+import { decimals, el, icon, labelText, likely, percent, picture, thumbnail } from "./dom.js";
 import { fromImage } from "./route.js";
 
 /**
@@ -20,7 +20,10 @@ export function hitCard(hit, route, wanted, why) {
     picture(thumbnail(hit, 384), { class: "hit-picture", width: 384, height: 384 }),
     el("span", { class: "rank", "aria-hidden": "true" }, hit.rank),
   );
-  const name = `${hit.rank}: ${words}, score ${decimals(hit.score)}${same ? ", same label" : ""}`;
+  const chance = hit.probability ?? null;
+  const rated = chance === null ? "" : `${likely(chance)} likely the same kind, `;
+  const score = `${rated}score ${decimals(hit.score)}`;
+  const name = `${hit.rank}: ${words}, ${score}${same ? ", same label" : ""}`;
   link.setAttribute("aria-label", `${name}. Search from this image`);
   const ask = el("button", {
     type: "button",
@@ -46,8 +49,8 @@ export function hitCard(hit, route, wanted, why) {
       scoreBar(hit),
       el(
         "span",
-        { class: "hit-score", title: `${percent(hit.share)} of the best score` },
-        decimals(hit.score),
+        { class: "hit-score", title: `${rated}${percent(hit.share)} of the best score` },
+        chance === null ? decimals(hit.score) : likely(chance),
       ),
       ask,
     ),
@@ -63,7 +66,7 @@ function aboutText(metadata) {
 }
 
 function scoreBar(hit) {
-  const share = Math.max(0, Math.min(1, hit.share ?? 0));
+  const share = Math.max(0, Math.min(1, hit.probability ?? hit.share ?? 0));
   return el(
     "span",
     { class: "bar", "aria-hidden": "true", vars: { share } },

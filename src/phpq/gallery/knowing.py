@@ -1,0 +1,185 @@
+"""What a gallery knows of its own doubt: photos or a table of parents in, one commit out.
+
+Probabilities are fitted with the codebooks, by images of the gallery that ask in spaces fitted
+without them. Here they are fitted anew: by photos that the gallery does not hold, or because other
+parents say which answers are right. No code changes.
+"""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from itertools import chain
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from phpq.additive import LEAST_IMAGES, LEAST_KINDS, AdditiveCodebooks, calibrated, lineage
+from phpq.codes import FloatArray
+from phpq.errors import ConfigError, DataError
+from phpq.gallery.folder import damage_named
+from phpq.gallery.ingest import encode_items
+from phpq.gallery.owned import write_codebooks
+from phpq.gallery.refit import kept_embeddings
+from phpq.gallery.sources import Source, read_items
+from phpq.gallery.store import GalleryStore
+from phpq.hits import WRONG_AT_MOST
+
+if TYPE_CHECKING:
+    from phpq.model import Model
+
+_ROWS = 10_000  # of the gallery that are read
+_NEED = f"at least {LEAST_IMAGES} labelled images of at least {LEAST_KINDS} kinds, two of each"
+_HEADERS = {("child", "parent"), ("label", "parent")}
+
+
+def calibrate(store: GalleryStore, load: Callable[[], Model], source: Source) -> dict[str, Any]:
+    """Fit probabilities to labelled photos that the gallery does not hold; returns `describe`.
+
+    `load` gives the model that embeds them. Labels that the gallery lacks are as good as others:
+    they show what it does not know.
+    """
+    _check(store)
+    if not store.manifest.keep_embeddings:
+        raise ConfigError(
+            f"The gallery {str(store.folder)!r} keeps no embeddings, which a calibration needs to "
+            "leave kinds out. Make one that does (phpq index --own-codebooks)."
+        )
+    held_out = _embedded(store, load(), source)
+    with store.changing():
+        rows, labels = _rows(store)
+        books = calibrated(store.own_codebooks(), rows, labels, held_out)
+        if books.chances is None:
+            raise DataError(
+                f"{len(held_out[1])} photos do not suffice to tell how likely answers are: "
+                f"{_NEED}, of kinds of the gallery, are needed. Nothing was changed."
+            )
+        _commit(store, books)
+    return describe(store)
+
+
+def set_parents(store: GalleryStore, parents: Mapping[str, str]) -> dict[str, Any]:
+    """Say what labels belong to, as in {"Yellow Warbler": "Warbler"}; returns `describe`.
+
+    A parent may have a parent. It takes the place of what was said before; {} takes it away.
+    """
+    _check(store)
+    with store.changing():
+        books = store.own_codebooks()
+        check_parents(parents, set(books.class_names))
+        books = replace(books, parents=dict(parents))
+        if store.manifest.keep_embeddings:
+            books = calibrated(books, *_rows(store))
+        _commit(store, books)
+    return describe(store)
+
+
+def check_parents(parents: Mapping[str, str], labels: set[str]) -> None:
+    """Raise a `ConfigError` unless every child is a label or a parent, and nothing its own."""
+    known = labels | set(parents.values())
+    strange = sorted(set(parents) - known)
+    if strange:
+        raise ConfigError(
+            f"{strange[0]!r} is neither a label of the gallery nor a parent of one"
+            f"{f' ({len(strange)} such names)' if len(strange) > 1 else ''}. Spell names as the "
+            "gallery does. Nothing was changed."
+        )
+    for child, parent in parents.items():
+        if not child or not parent:
+            raise ConfigError("A label or parent must not be empty. Nothing was changed.")
+        if child in (parent, *lineage(parent, parents)):
+            raise ConfigError(
+                f"{child!r} would belong to itself, by way of {parent!r}. A table of parents must "
+                "have no circle. Nothing was changed."
+            )
+
+
+def read_parents(path: Path) -> dict[str, str]:
+    """Read a CSV file with lines `label,parent`; a first line of these words is left out."""
+    try:
+        with path.open(newline="", encoding="utf-8-sig") as file:
+            lines = [[cell.strip() for cell in line] for line in csv.reader(file) if any(line)]
+    except (OSError, UnicodeDecodeError, csv.Error) as error:
+        raise DataError(f"The table of parents {str(path)!r} cannot be read: {error}.") from error
+    if lines and tuple(cell.lower() for cell in lines[0]) in _HEADERS:
+        lines = lines[1:]
+    parents: dict[str, str] = {}
+    for number, line in enumerate(lines, start=1):
+        if len(line) != 2 or not all(line):
+            raise DataError(
+                f"{str(path)!r} has {line!r} as its entry {number}; expected two names: "
+                "label,parent."
+            )
+        if parents.get(line[0], line[1]) != line[1]:
+            raise DataError(
+                f"{str(path)!r} gives {line[0]!r} two parents, {parents[line[0]]!r} and "
+                f"{line[1]!r}. A label has one; that one may have a parent too."
+            )
+        parents[line[0]] = line[1]
+    return parents
+
+
+def describe(store: GalleryStore, wrong_at_most: float = WRONG_AT_MOST) -> dict[str, Any]:
+    """Return whether probabilities are known, what they rest on, and what they allow to answer."""
+    books = store.own_codebooks()
+    chances, parents = books.chances, len(set(books.parents.values()))
+    content: dict[str, Any] = {
+        "known": chances is not None,
+        "children": len(books.parents),
+        "parents": parents,
+    }
+    if chances is None:
+        return content | {"why_not": f"{_NEED}, are needed"}
+    named, answered = chances.shares(wrong_at_most)
+    return content | {
+        "images": chances.images,
+        "by": "photos" if chances.held_out else "gallery",
+        "wrong_at_most": wrong_at_most,
+        "named": named,  # share of photos of known kinds that get a kind
+        "answered": answered,  # or a parent
+    }
+
+
+def _check(store: GalleryStore) -> None:
+    if not store.manifest.owns_codebooks:
+        raise ConfigError(
+            f"The gallery {str(store.folder)!r} has the codebooks of its model, which know no "
+            "kinds and no probabilities. Galleries made with codebooks='own' (phpq index "
+            "--own-codebooks) do."
+        )
+
+
+def _commit(store: GalleryStore, books: AdditiveCodebooks) -> None:
+    store.describe(replace(store.manifest, books=write_codebooks(store.folder, books)))
+
+
+def _rows(store: GalleryStore) -> tuple[FloatArray, list[str | None]]:
+    """Return embeddings and labels of the gallery's rows, or of a sample of them."""
+    count = len(store)
+    if not count:
+        raise ConfigError(f"The gallery {str(store.folder)!r} holds no images yet. Add some.")
+    chosen = np.sort(np.random.default_rng(0).permutation(count)[:_ROWS])
+    with damage_named(store.folder):
+        table = store.dataset.take(chosen.tolist(), columns=["label", "embedding"])
+    return kept_embeddings(table), table["label"].to_pylist()
+
+
+def _embedded(
+    store: GalleryStore, model: Model, source: Source
+) -> tuple[FloatArray, list[str | None]]:
+    """Embed labelled photos; what cannot be read is left out."""
+    items = [item for item in read_items(source) if item.label is not None]
+    encoded = chain.from_iterable(encode_items(items, model, space=store.manifest.space))
+    vectors, labels = [], []
+    for item, each in zip(items, encoded, strict=True):
+        if each.record is not None and each.record.embedding is not None:
+            vectors.append(each.record.embedding.astype(np.float32))
+            labels.append(item.label)
+    if not vectors:
+        raise DataError(
+            f"No labelled photo in {str(source)!r}. Give a folder with a sub-folder for each kind, "
+            "or a table with the columns path and label."
+        )
+    return np.stack(vectors), labels

@@ -1,0 +1,136 @@
+"""Probabilities that are fitted must come true, for photos that nothing was fitted to."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from phpq.additive import AdditiveCodebooks, calibrated, fit_additive, softmax, unit_rows
+from phpq.additive.chances import ACCEPTED
+from phpq.codes import FloatArray
+from phpq.errors import FormatError
+
+Bools = NDArray[np.bool_]
+DIM = 24
+KINDS = [number for number in range(32) if number % 4 != 3]  # three of each family of four
+ABSENT = list(range(3, 32, 4))
+
+
+def draw(kinds: list[int], count: int, seed: int) -> tuple[FloatArray, list[str]]:
+    """Rows around the centres of kinds, four and four of which are near each other."""
+    families = np.random.default_rng(5).normal(size=(8, DIM))
+    centres = families[np.arange(32) // 4] + 0.7 * np.random.default_rng(6).normal(size=(32, DIM))
+    generator = np.random.default_rng(seed)
+    numbers = np.repeat(np.array(kinds, np.int64), count)
+    rows = centres[numbers] + 1.1 * generator.normal(size=(len(numbers), DIM))
+    return unit_rows(rows.astype(np.float32)), [f"kind {number:03}" for number in numbers]
+
+
+@pytest.fixture(scope="module")
+def books() -> AdditiveCodebooks:
+    rows, labels = draw(KINDS, 20, seed=0)
+    return calibrated(fit_additive(rows, labels, num_codebooks=2), rows, labels)
+
+
+def asked(books: AdditiveCodebooks) -> tuple[NDArray[np.float64], Bools, Bools]:
+    """Return chances of the best class, whether it is right, and whether the photo is known."""
+    known_rows, known_labels = draw(KINDS, 20, seed=7)
+    absent_rows, absent_labels = draw(ABSENT, 60, seed=8)  # as many
+    rows, labels = np.concatenate([known_rows, absent_rows]), known_labels + absent_labels
+    scores = books.kinds(rows)
+    assert books.chances is not None
+    known = books.chances.known(scores, books.sharpness)
+    best = known * softmax(books.sharpness * scores).max(axis=1)
+    names = [books.class_names[place] for place in scores.argmax(axis=1)]
+    right = np.array([name == label for name, label in zip(names, labels, strict=True)])
+    return best, right, np.arange(len(rows)) < len(known_rows)
+
+
+def test_chances_come_true(books: AdditiveCodebooks) -> None:
+    best, right, known = asked(books)
+    assert best.mean() == pytest.approx(right.mean(), abs=0.06)
+    for low, high in ((0.0, 0.3), (0.3, 0.7), (0.7, 1.0)):
+        mine = (best >= low) & (best < high)
+        assert mine.sum() > 50
+        assert best[mine].mean() == pytest.approx(right[mine].mean(), abs=0.15)
+    assert best[known].mean() > 2 * best[~known].mean()
+
+
+def test_cut_offs_keep_wrong_names_few(books: AdditiveCodebooks) -> None:
+    best, right, _ = asked(books)
+    assert books.chances is not None
+    answered = 0.0
+    for accepted in (0.05, 0.1, 0.3):
+        named = best >= books.chances.cut_off(0, accepted)
+        assert (~right[named]).mean() <= accepted + 0.06
+        assert named.mean() >= answered  # the more may be wrong, the more are named
+        answered = named.mean()
+    assert answered > 0.3
+
+
+def test_photos_that_the_gallery_lacks_may_ask_instead(books: AdditiveCodebooks) -> None:
+    rows, labels = draw(KINDS, 20, seed=0)
+    photos = draw([*KINDS, *ABSENT], 10, seed=3)
+    again = calibrated(books, rows, labels, photos)
+    assert again.chances is not None
+    assert again.chances.held_out
+    assert again.chances.images == 10 * len(KINDS)
+    best, right, _ = asked(again)
+    assert best.mean() == pytest.approx(right.mean(), abs=0.06)
+
+
+def test_parents_answer_what_kinds_cannot(books: AdditiveCodebooks) -> None:
+    rows, labels = draw(KINDS, 20, seed=0)
+    parents = {f"kind {number:03}": f"family {number // 4}" for number in KINDS}
+    wide = calibrated(replace(books, parents=parents), rows, labels)
+    assert wide.chances is not None
+    assert len(wide.chances.cut_offs) == 2
+    assert wide.chances.cut_offs[0] == books.chances.cut_offs[0]  # type: ignore[union-attr]
+    place = ACCEPTED.index(0.1)
+    assert wide.chances.answered[place] > wide.chances.named[place] + 0.05
+
+
+@pytest.mark.parametrize(("kinds", "count"), [(4, 40), (20, 1), (6, 10), (0, 0)])
+def test_too_few_images_tell_nothing(kinds: int, count: int) -> None:
+    rows, labels = draw(list(range(kinds)), count, seed=0)
+    plain, _ = draw([0], 30, seed=1)
+    rows = np.concatenate([rows, plain]) if kinds else plain
+    given = [*labels, *([None] * len(plain))]
+    books = fit_additive(rows, given, num_codebooks=2)
+    assert calibrated(books, rows, given).chances is None
+
+
+def test_what_is_known_is_in_the_file(books: AdditiveCodebooks) -> None:
+    with_parents = replace(books, parents={"kind 000": "first"})
+    read = AdditiveCodebooks.from_bytes(with_parents.to_bytes())
+    assert (read.chances, read.parents) == (books.chances, {"kind 000": "first"})
+
+
+def changed(content: bytes, change: dict[str, object]) -> bytes:
+    """Return a file of codebooks with other facts."""
+    length = int.from_bytes(content[:8], "little")
+    header = json.loads(content[8 : 8 + length])
+    facts = json.loads(header["__metadata__"]["facts"])
+    facts = {name: value for name, value in (facts | change).items() if value != "gone"}
+    header["__metadata__"]["facts"] = json.dumps(facts)
+    text = json.dumps(header).encode()
+    text += b" " * (-len(text) % 8)
+    return len(text).to_bytes(8, "little") + text + content[8 + length :]
+
+
+def test_files_of_before_open_without_probabilities(books: AdditiveCodebooks) -> None:
+    old = changed(books.to_bytes(), {"chances": "gone", "parents": "gone"})
+    read = AdditiveCodebooks.from_bytes(old)
+    assert (read.chances, read.parents) == (None, {})
+    assert read.class_names == books.class_names
+
+
+def test_damaged_probabilities_are_named(books: AdditiveCodebooks) -> None:
+    with pytest.raises(FormatError, match="damaged"):
+        AdditiveCodebooks.from_bytes(changed(books.to_bytes(), {"chances": {"weights": [1]}}))
+    with pytest.raises(FormatError, match="damaged"):
+        AdditiveCodebooks.from_bytes(changed(books.to_bytes(), {"chances": [1]}))

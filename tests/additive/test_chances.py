@@ -1,0 +1,142 @@
+"""Probabilities by class scores, each formula against plain loops."""
+
+from __future__ import annotations
+
+import json
+import math
+
+import numpy as np
+import pytest
+
+from phpq.additive.chances import (
+    ACCEPTED,
+    NEVER,
+    Chances,
+    cut_off_at,
+    fit_logistic,
+    levels,
+    lineage,
+    looks,
+    sigmoid,
+)
+
+PARENTS = {"a": "A", "b": "A", "c": "C", "A": "top", "C": "top"}
+
+
+def some_chances(**changes: object) -> Chances:
+    values: dict[str, object] = {
+        "weights": (-1.0, 2.0, 3.0, 0.5),
+        "kin": ((-2.0, 1.5),),
+        "cut_offs": (tuple(0.9 - each for each in ACCEPTED), tuple(0.8 for _ in ACCEPTED)),
+        "named": tuple(ACCEPTED),
+        "answered": tuple(2 * each for each in ACCEPTED),
+        "images": 100,
+    }
+    return Chances(**{**values, **changes})  # type: ignore[arg-type]
+
+
+def test_what_known_depends_on_by_plain_loops() -> None:
+    scores = np.array([[0.4, 0.1, -0.2], [0.3, -np.inf, 0.35]], np.float32)
+    known = some_chances().known(scores, 8.0)
+    for row, found in zip(scores.tolist(), known, strict=True):
+        there = [each for each in row if math.isfinite(each)]
+        best, mean = max(there), sum(there) / len(there)
+        share = math.exp(8 * best) / sum(math.exp(8 * each) for each in there)
+        odds = math.log(share / (1 - share))
+        assert found == pytest.approx(1 / (1 + math.exp(-(-1 + 2 * best + 3 * mean + odds / 2))))
+
+
+def test_one_class_alone_and_many_alike_stay_finite() -> None:
+    assert np.isfinite(looks(np.array([[0.5]], np.float32), 64.0)).all()
+    assert np.isfinite(looks(np.full((1, 5000), 0.5, np.float32), 64.0)).all()
+
+
+def test_a_parent_is_as_likely_as_its_classes_and_their_absent_kin() -> None:
+    chances, known, share = some_chances(), np.array([0.7, 0.2]), np.array([0.9, 0.4])
+    kin = [1 / (1 + math.exp(2 - 1.5 * math.log((q + 1e-4) / (1.0001 - q)))) for q in share]
+    expected = [k * q + (1 - k) * r for k, q, r in zip(known, share, kin, strict=True)]
+    assert chances.parent(1, known, share) == pytest.approx(expected)
+    assert chances.parent(2, known, share) == pytest.approx(known * share)  # not fitted
+
+
+def test_the_cut_off_is_that_of_the_share_below() -> None:
+    chances = some_chances()
+    assert chances.cut_off(0, 0.05) == 0.9 - 0.05
+    assert chances.cut_off(0, 0.0599) == 0.9 - 0.05
+    assert chances.cut_off(1, 0.05) == 0.8
+    assert chances.cut_off(2, 0.05) == chances.cut_off(0, 0.05)  # none of its own
+    assert chances.cut_off(0, 0.0) == NEVER
+    assert chances.cut_off(0, 1.0) == 0.0  # all may be wrong: everything gets a name
+    assert chances.shares(0.05) == (0.05, 0.1)
+    assert chances.shares(0.0) == (0.0, 0.0)
+
+
+def test_facts_are_plain_and_come_back() -> None:
+    chances = some_chances(held_out=True)
+    facts = json.loads(json.dumps(chances.to_facts()))
+    assert Chances.from_facts(facts) == chances
+    with pytest.raises(ValueError, match="do not fit together"):
+        Chances.from_facts(facts | {"weights": [1.0]})
+    with pytest.raises(ValueError, match="do not fit together"):
+        Chances.from_facts(facts | {"named": [0.5]})
+
+
+def test_a_logistic_function_is_found_again() -> None:
+    generator = np.random.default_rng(0)
+    values = generator.normal(2, 3, size=(20_000, 2))
+    right = generator.random(len(values)) < sigmoid(1 - 2 * values[:, 0] + 0.5 * values[:, 1])
+    found = fit_logistic(values, right, np.ones(len(values)))
+    assert found == pytest.approx((1, -2, 0.5), abs=0.1)
+
+
+def test_a_logistic_function_of_separable_values_is_finite() -> None:
+    values, right = np.array([[-1.0], [1.0]] * 50), np.array([False, True] * 50)
+    assert np.isfinite(fit_logistic(values, right, np.ones(100))).all()
+    assert np.isfinite(fit_logistic(0 * values, right, np.ones(100))).all()
+
+
+@pytest.mark.parametrize("accepted", [0.0, 0.05, 0.3, 1.0])
+def test_cut_offs_by_plain_loops(accepted: float) -> None:
+    generator = np.random.default_rng(1)
+    chances = generator.integers(0, 30, size=200) / 30  # many are equal
+    right, weights = generator.random(200) < chances, generator.random(200)
+    good = [NEVER]
+    for cut in sorted(set(chances.tolist())):
+        wrong = sum(
+            w for c, r, w in zip(chances, right, weights, strict=True) if c >= cut and not r
+        )
+        given = sum(w for c, w in zip(chances, weights, strict=True) if c >= cut)
+        if wrong <= accepted * given:
+            good.append(cut)
+    assert cut_off_at(chances, right, weights, accepted) == min(good)
+
+
+def test_no_answers_have_no_cut_off() -> None:
+    nothing = np.empty(0)
+    assert cut_off_at(nothing, np.empty(0, np.bool_), nothing, 0.1) == NEVER
+
+
+def test_levels_of_parents() -> None:
+    assert lineage("a", PARENTS) == ["A", "top"]
+    assert lineage("x", {"x": "y", "y": "x"}) == ["y", "x"]  # a circle ends
+    first, second = levels(("a", "c", "d"), PARENTS)
+    assert (first.names, first.numbers.tolist()) == (("A", "C", "d"), [0, 1, 2])
+    assert (second.names, second.numbers.tolist()) == (("d", "top"), [1, 1, 0])
+    assert (first.real.tolist(), second.real.tolist()) == ([True, True, False], [False, True])
+    assert levels(("a", "b"), {}) == ()
+    assert levels((), PARENTS) == ()
+
+
+def test_the_likeliest_parent_by_plain_loops() -> None:
+    (first, *_), names = levels(("a", "b", "c", "d"), PARENTS), "abcd"
+    shares = np.random.default_rng(2).dirichlet(np.ones(4), size=50)
+    for passing in (None, np.array([2, 3])):
+        best, numbers = first.likeliest(shares, passing)
+        for row, share, number in zip(shares, best, numbers, strict=True):
+            sums = {"A": row[0] + row[1], "C": row[2]}  # d belongs to nothing
+            if passing is not None:
+                del sums["A"]
+            winner = max(sums, key=sums.__getitem__)
+            assert (first.names[number], share) == (winner, pytest.approx(sums[winner]))
+    best, numbers = first.likeliest(shares, np.array([names.index("d")]))
+    assert (set(best), set(numbers)) == ({0.0}, {-1})

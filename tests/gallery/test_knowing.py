@@ -1,0 +1,135 @@
+"""Probabilities of a gallery: by other photos, with parents, through changes of the gallery."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from made_up_galleries import FakeModel, make_store
+from own_galleries import add, fit_again
+from phpq.errors import ConfigError, DataError
+from phpq.gallery import GalleryStore
+from phpq.gallery.knowing import calibrate, describe, read_parents, set_parents
+from phpq.gallery.labels import rename_labels
+from sure_galleries import COLOURS, PARENTS, STRANGE, photos, sure_store
+
+
+def by_photos(store: GalleryStore, source: Any) -> dict[str, Any]:
+    return calibrate(store, lambda: FakeModel().model, source)
+
+
+def test_a_gallery_tells_what_it_can_answer(tmp_path: Path) -> None:
+    store = sure_store(tmp_path / "g")
+    told = describe(store)
+    assert (told["known"], told["by"], told["wrong_at_most"]) == (True, "gallery", 0.05)
+    assert 0 <= told["named"] == told["answered"] <= 1
+    small = sure_store(tmp_path / "h")
+    small.delete(where="id LIKE '%1%'")
+    fit_again(small)
+    assert describe(small)["known"] is False
+    assert "at least 100 labelled images" in describe(small)["why_not"]
+
+
+def test_photos_of_known_and_unknown_kinds_calibrate_it(tmp_path: Path) -> None:
+    store = sure_store(tmp_path / "g")
+    codes = store.own_codebooks().codewords
+    told = by_photos(store, photos([*COLOURS, *STRANGE], 20, seed=4))
+    assert (told["by"], told["images"]) == ("photos", 120)
+    opened = GalleryStore.open(store.folder)
+    assert opened.own_codebooks().chances == store.own_codebooks().chances
+    assert (opened.own_codebooks().codewords == codes).all()
+    fit_again(store)
+    assert describe(store)["by"] == "gallery"
+
+
+def test_what_cannot_calibrate_is_refused(tmp_path: Path) -> None:
+    store = sure_store(tmp_path / "g")
+    before = store.version
+    with pytest.raises(DataError, match="12 photos do not suffice"):
+        by_photos(store, photos(list(COLOURS), 2, seed=4))
+    plain = [photo | {"label": None} for photo in photos(list(COLOURS), 2, seed=4)]
+    with pytest.raises(DataError, match="No labelled photo"):
+        by_photos(store, plain)
+    assert GalleryStore.open(store.folder).version == before
+    bare = sure_store(tmp_path / "bare", keep_embeddings=False)
+    assert bare.own_codebooks().chances is not None  # fitted while embeddings were there
+    with pytest.raises(ConfigError, match="keeps no embeddings"):
+        by_photos(bare, photos(list(COLOURS), 20, seed=4))
+    with pytest.raises(ConfigError, match="codebooks of its model"):
+        by_photos(make_store(tmp_path / "model"), [])
+    with pytest.raises(ConfigError, match="codebooks of its model"):
+        set_parents(make_store(tmp_path / "other"), {})
+
+
+def test_parents_stay_until_they_are_changed(tmp_path: Path) -> None:
+    store = sure_store(tmp_path / "g")
+    told = set_parents(store, PARENTS)
+    assert (told["children"], told["parents"]) == (8, 5)
+    assert told["answered"] >= told["named"]
+    fit_again(store)
+    assert GalleryStore.open(store.folder).own_codebooks().parents == PARENTS
+    add(store, photos(["yellow"], 3, seed=1))
+    assert store.own_codebooks().parents == PARENTS
+    rename_labels(store, {"red dark": "crimson"})
+    parents = store.own_codebooks().parents
+    assert parents["crimson"] == "red"
+    assert "red dark" not in parents
+    rename_labels(store, {"crimson": "red"})  # a label with the name of its parent
+    assert store.own_codebooks().parents["red"] == "warm"
+    assert set_parents(store, {})["parents"] == 0
+
+
+def test_without_embeddings_parents_need_what_a_kind_needs(tmp_path: Path) -> None:
+    store = sure_store(tmp_path / "g", keep_embeddings=False)
+    set_parents(store, PARENTS)
+    chances = store.own_codebooks().chances
+    assert chances is not None
+    assert chances.kin == ()
+    assert chances.cut_off(1, 0.1) == chances.cut_off(0, 0.1)
+
+
+@pytest.mark.parametrize(
+    ("parents", "message"),
+    [
+        ({"red light": "red", "red": "warm", "warm": "red"}, "would belong to itself"),
+        ({"red light": "red light"}, "would belong to itself"),
+        ({"no such": "red"}, "'no such' is neither a label of the gallery nor a parent"),
+        ({"red light": ""}, "must not be empty"),
+    ],
+)
+def test_tables_that_make_no_sense_are_refused(
+    tmp_path: Path, parents: dict[str, str], message: str
+) -> None:
+    store = sure_store(tmp_path / "g")
+    with pytest.raises(ConfigError, match=message):
+        set_parents(store, parents)
+    assert store.own_codebooks().parents == {}
+
+
+def test_a_table_of_parents_is_read(tmp_path: Path) -> None:
+    table = tmp_path / "parents.csv"
+    table.write_text('\ufefflabel,parent\n\nred light, red\n"a, b",c\n', encoding="utf-8")
+    assert read_parents(table) == {"red light": "red", "a, b": "c"}
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("a,b\na,c\n", "gives 'a' two parents, 'b' and 'c'"),
+        ("a\n", "as its entry 1; expected two names"),
+        ("a,b\nc,\n", "as its entry 2"),
+    ],
+)
+def test_bad_tables_are_named(tmp_path: Path, text: str, message: str) -> None:
+    (tmp_path / "parents.csv").write_text(text)
+    with pytest.raises(DataError, match=message):
+        read_parents(tmp_path / "parents.csv")
+
+
+def test_tables_that_cannot_be_read_are_named(tmp_path: Path) -> None:
+    (tmp_path / "bytes.csv").write_bytes(b"\xff\xfe\x00")
+    for name in ("bytes.csv", "none.csv"):
+        with pytest.raises(DataError, match="cannot be read"):
+            read_parents(tmp_path / name)

@@ -1,0 +1,74 @@
+"""A gallery that owns its codebooks and holds enough images to know how likely its answers are."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from PIL import Image
+
+from made_up_galleries import general_embedding, make_own_store
+from own_galleries import add
+from phpq.additive.chances import ACCEPTED, NEVER, Chances
+from phpq.codes import FloatArray
+from phpq.gallery import GalleryStore
+from phpq.gallery.owned import write_codebooks
+
+# Near ones have names of one family.
+COLOURS = {
+    "red light": (230, 40, 40), "red dark": (170, 20, 20), "green light": (40, 230, 40),
+    "green dark": (20, 160, 20), "blue light": (60, 60, 240), "blue dark": (20, 20, 150),
+}  # fmt: skip
+PARENTS = {name: name.split()[0] for name in COLOURS} | {"red": "warm", "green": "cold"}
+FAMILY = "Drawn birds"  # what `sure_at` lets all kinds belong to
+STRANGE = {"yellow": (240, 240, 30), "grey": (120, 120, 120)}
+
+
+def shades(kind: str, count: int, seed: int) -> list[tuple[int, int, int]]:
+    """Return colours of a kind, each a little different."""
+    known = COLOURS | STRANGE
+    generator = np.random.default_rng([seed, list(known).index(kind)])
+    near = np.clip(generator.normal(known[kind], 14, size=(count, 3)), 0, 255)
+    return [tuple(each) for each in near.astype(int).tolist()]
+
+
+def photos(kinds: list[str], count: int, seed: int) -> list[dict[str, Any]]:
+    """Return what a gallery takes: pictures with ids and labels."""
+    return [
+        {"id": f"{kind}/{seed}/{n}", "image": Image.new("RGB", (2, 2), shade), "label": kind}
+        for kind in kinds
+        for n, shade in enumerate(shades(kind, count, seed))
+    ]
+
+
+def sure_store(folder: Path, **settings: Any) -> GalleryStore:
+    """Make a gallery of 25 pictures of each of six kinds."""
+    store = make_own_store(folder, **settings)
+    add(store, photos(list(COLOURS), 25, seed=0), batch_size=256)
+    return store
+
+
+def question(kind: str, seed: int = 9) -> FloatArray:
+    """Return the embedding (1, D) of a picture that no gallery holds."""
+    return general_embedding(np.array(shades(kind, 1, seed), np.uint8))
+
+
+def sure_at(gallery: Path, level: int | None) -> None:
+    """Let a gallery, however small, be sure at a level, whatever it is asked; None: at none."""
+    store = GalleryStore.open(gallery)
+    told = (0.5,) * len(ACCEPTED)
+    chances = Chances(
+        weights=(1.0, 0.0, 0.0, 0.0),
+        kin=((0.0, 1.0),),
+        cut_offs=tuple((0.0 if at == level else NEVER,) * len(ACCEPTED) for at in (0, 1)),
+        named=told,
+        answered=told,
+        images=100,
+    )
+    with store.changing():
+        books = store.own_codebooks()
+        parents = dict.fromkeys(books.class_names, FAMILY)
+        books = replace(books, chances=chances, parents=parents)
+        store.describe(replace(store.manifest, books=write_codebooks(store.folder, books)))
