@@ -26,7 +26,7 @@ from own_galleries import (
 )
 from phpq.additive import TRUST
 from phpq.errors import ConfigError, FormatError
-from phpq.gallery import GalleryStore, refit
+from phpq.gallery import GalleryStore, _embedded, reencode, refit
 from phpq.gallery._part import find_part
 from phpq.gallery.owned import BOOKS, SIDE
 from phpq.gallery.refit import describe_fit, outgrown
@@ -109,7 +109,7 @@ def test_without_embeddings_it_reads_the_images(tmp_path: Path) -> None:
     assert fit_again(kept).from_codes == 0
     report = fit_again(bare)
     assert (report.images, report.from_codes) == (18, 2)
-    assert not (bare.folder / SIDE).exists()
+    assert not (bare.folder / SIDE / "made-up").exists()
     assert "embedding" not in bare.dataset.schema.names
     # The others as if embeddings were kept: codebooks differ by two rows only, so compare classes.
     assert bare.own_codebooks().class_names == kept.own_codebooks().class_names
@@ -137,7 +137,7 @@ def test_from_images_it_is_what_it_is_from_embeddings(tmp_path: Path) -> None:
 def test_a_killed_refit_goes_on_with_what_it_embedded(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(refit, "_STRETCH", 4)
+    monkeypatch.setattr(_embedded, "_STRETCH", 4)
     source = write_pictures(tmp_path / "src", tuple(KINDS), 5)
     store = make_own_store(tmp_path / "g", keep_embeddings=False)
     add(store, source)
@@ -153,13 +153,13 @@ def test_a_killed_refit_goes_on_with_what_it_embedded(
     assert codes_of(GalleryStore.open(store.folder)) == codes
     done = sum(model.batches)
     assert done == 12
-    (store.folder / SIDE / "000000001.safetensors").write_bytes(b"half")
+    (store.folder / SIDE / "made-up" / "000000001.safetensors").write_bytes(b"half")
     refit.refit(store, lambda: model.model)
     assert sum(model.batches) - done == 8 + 4  # what was missing, and what was damaged
     other = GalleryStore.open(twin)
     fit_again(other)
     assert codes_of(store) == codes_of(other)
-    assert not (store.folder / SIDE).exists()
+    assert not (store.folder / SIDE / "made-up").exists()
 
 
 def test_compacting_removes_what_a_dead_refit_left(tmp_path: Path) -> None:
@@ -171,16 +171,16 @@ def test_compacting_removes_what_a_dead_refit_left(tmp_path: Path) -> None:
 
 
 def test_memory_is_that_of_a_table_and_a_sample(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(refit, "FIT_ROWS", 10)
-    monkeypatch.setattr(refit, "_MOST_ROWS", 14)
+    monkeypatch.setattr(reencode, "FIT_ROWS", 10)
+    monkeypatch.setattr(reencode, "_MOST_ROWS", 14)
     numbers = np.array([0] * 40 + [1, 2, 3] + [-1] * 20)
-    chosen = refit._sample(numbers)
+    chosen = reencode._sample(numbers)
     assert 10 <= len(chosen) <= 14
     assert (np.diff(chosen) > 0).all()
     assert set(numbers[chosen]) == {-1, 0, 1, 2, 3}
-    monkeypatch.setattr(refit, "_MOST_ROWS", 11)
-    assert len(refit._sample(numbers)) == 11
-    assert refit._sample(numbers[:9]).tolist() == list(range(9))
+    monkeypatch.setattr(reencode, "_MOST_ROWS", 11)
+    assert len(reencode._sample(numbers)) == 11
+    assert reencode._sample(numbers[:9]).tolist() == list(range(9))
 
 
 def test_classes_that_the_sample_has_missed_are_known(
@@ -188,8 +188,8 @@ def test_classes_that_the_sample_has_missed_are_known(
 ) -> None:
     store = filled(tmp_path / "g", ("red", "green"))
     add(store, pictures(("blue", "grey"), 1, seed=1))
-    monkeypatch.setattr(refit, "FIT_ROWS", 6)
-    monkeypatch.setattr(refit, "_MOST_ROWS", 6)
+    monkeypatch.setattr(reencode, "FIT_ROWS", 6)
+    monkeypatch.setattr(reencode, "_MOST_ROWS", 6)
     fit_again(store)
     assert set(store.own_codebooks().class_names) == set(KINDS)
     assert codes_of(store) == expected_codes(store)

@@ -66,13 +66,19 @@ class GalleryView:
     """A gallery as it was at the version of a store, which is neither written with nor refreshed.
 
     `shards` hold the codes and search them; by default one, in this process. `codebooks` are those
-    of the model; a gallery that owns its codebooks is read with its own.
+    of the model; a gallery that owns its codebooks is read with its own. `model` is what made the
+    codes, for whoever asks by image: no other may embed what is searched here.
     """
 
     def __init__(
-        self, store: GalleryStore, codebooks: Codebooks, shards: Shards | None = None
+        self,
+        store: GalleryStore,
+        codebooks: Codebooks,
+        shards: Shards | None = None,
+        model: Any = None,
     ) -> None:
         self.store = store
+        self.model = model
         self.codebooks = store.codebooks(codebooks)
         self._parts = (shards or LocalShards()).open(store, self.codebooks)
         self._edges = self._parts.edges
@@ -113,6 +119,11 @@ class GalleryView:
     @cached_property
     def _facts(self) -> list[ShardFacts]:
         return self._ask_all(Request("facts"))
+
+    def embed(self, images: Any) -> FloatArray:
+        """Embed images with the model that made the codes: (n, D) float32."""
+        vectors: FloatArray = self.model.embed(images, space=self.store.manifest.space)
+        return vectors
 
     def prepare(self) -> None:
         """Count labels and codewords now, not at the first request."""
