@@ -221,8 +221,8 @@ def kill_once(
     changes = [draw(generator, upgrades=upgrades) for _ in range(40)]
     compacts = generator.random() < 0.3
     states = answer_of(lambda say: say(json.dumps(now_and_before(folder))))
-    now, before = (State(*each) if each else None for each in json.loads(states))
-    planned = [(now, before)]
+    now, before = json.loads(states)
+    planned = [(State(*now), State(*before) if before else None)]
     for change in changes:
         planned.append(change.of(*planned[-1]))
 

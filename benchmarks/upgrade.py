@@ -1,10 +1,10 @@
 """A gallery is upgraded while a real server answers 8 clients: nothing fails, nothing is mixed.
 
-    python benchmarks/upgrade.py --model RUN --rows 1000000 --bits 128
+    python benchmarks/upgrade.py --model RUN --rows 1000000 --bits 16 32
     python benchmarks/upgrade.py --model RUN --images cub200:FOLDER --to OTHER_RUN
 
-The first makes a gallery of its own codebooks (64 bits) with made-up embeddings, as long as the
-model's, and gives it another length of codes from what it keeps. The second indexes images with one
+The first makes a gallery of its own codebooks with made-up embeddings, as long as the model's, and
+gives it another length of codes from what it keeps. The second indexes images with one
 model and gives them another. Clients search by id and by upload all the while: before, during the
 upgrade, after it, and after the rollback. The length of a query's code, or the code itself, tells
 which version answered; all answers of one version to one query must be the same, and those by id
@@ -23,6 +23,7 @@ import tempfile
 import threading
 import time
 from collections import defaultdict
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -36,22 +37,23 @@ from serve import Request, by_upload, draw_uploads, memory_mb, server, wait_for
 KINDS = 200
 CLIENTS = 8
 QUERIES = 40  # ids that are asked for, again and again
-STEP = 50_000  # rows of one commit
+FIRST, STEP = 5000, 50_000  # rows of the first commit, and of others
 
 
-def make_rows(folder: Path, model: str, rows: int) -> None:
+def make_rows(folder: Path, model: str, rows: int, bits: int) -> None:
     """Write a gallery of made-up embeddings around made-up kinds."""
     from phpq.gallery import Gallery, Record
     from phpq.gallery.owned import code_records
     from phpq.gallery.store import GalleryStore
 
-    gallery = Gallery.create(folder, model, codebooks="own", bits=64)
+    gallery = Gallery.create(folder, model, codebooks="own", bits=bits)
     store = GalleryStore.open(folder)
     generator = np.random.default_rng(0)
     dim = gallery.manifest.embedding_dim
     centres = generator.normal(size=(KINDS, dim)).astype(np.float32)
-    for start in range(0, rows, STEP):
-        numbers = np.arange(start, min(start + STEP, rows))
+    edges = [0, *range(FIRST, rows, STEP), rows]  # codebooks are fitted to the first few
+    for start, stop in pairwise(edges):
+        numbers = np.arange(start, stop)
         drawn = generator.normal(size=(len(numbers), dim)).astype(np.float32)
         vectors = centres[numbers % KINDS] + 0.8 * drawn
         vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
@@ -196,31 +198,34 @@ def _ms(seconds: list[float], percent: float) -> float:
     return round(float(np.percentile(seconds, percent)) * 1000, 1)
 
 
+def make(folder: Path, options: argparse.Namespace) -> None:
+    """Make the gallery."""
+    if options.images:
+        phpq("index", str(folder), options.images, "--model", options.model, "--own-codebooks")
+    else:
+        make_rows(folder, options.model, options.rows, options.bits[0])
+
+
 def main() -> None:
     """Run one of the two, and say what was seen."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0] if __doc__ else None)
     parser.add_argument("--model", required=True, help="a run with a general embedding")
     parser.add_argument("--rows", type=int, default=1_000_000)
-    parser.add_argument("--bits", type=int, default=128)
+    parser.add_argument("--bits", type=int, nargs=2, default=(16, 32), help="before and after")
+    parser.add_argument("--gallery", type=Path, help="where it is made, or was made before")
     parser.add_argument("--images", help="what phpq index takes; in place of made-up rows")
     parser.add_argument("--to", help="with --images: the other model")
     parser.add_argument("--seconds", type=float, default=20.0, help="before, after and back")
     options = parser.parse_args()
-    home = Path(tempfile.mkdtemp(prefix="phpq-upgrade-"))
-    folder, start = home / "made-up.gallery", time.monotonic()
-    if options.images:
-        phpq("index", str(folder), options.images, "--model", options.model, "--own-codebooks")
-        change = ["--model", options.to]
-    else:
-        make_rows(folder, options.model, options.rows)
-        change = ["--bits", str(options.bits)]
+    folder = options.gallery or Path(tempfile.mkdtemp(prefix="phpq-upgrade-")) / "made-up.gallery"
+    if not folder.exists():
+        make(folder, options)
+    change = ["--model", options.to] if options.images else ["--bits", str(options.bits[1])]
     from phpq.gallery.store import GalleryStore
 
-    made = time.monotonic() - start
     names = GalleryStore.open(folder).dataset.to_table(columns=["id"])["id"].to_pylist()
     seen = watch(folder, names[:: max(1, len(names) // QUERIES)][:QUERIES], change, options.seconds)
-    content = {"made": provenance(options), "making_seconds": round(made, 1), **seen}
-    print(json.dumps(content, indent=2))
+    print(json.dumps({"made": provenance(options), **seen}, indent=2))
     wrong = seen["failed"] or seen["two_answers"] or seen["not_as_the_library"]
     sys.exit(1 if wrong else 0)
 
