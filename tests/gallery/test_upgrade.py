@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import shutil
 from pathlib import Path
 from types import SimpleNamespace
@@ -302,26 +301,6 @@ def test_a_kill_before_the_commit_leaves_the_gallery_as_it_was(
     opened.compact()
     assert list((store.folder / MODELS).iterdir()) == []
     assert give(opened, OtherModel()).changed
-
-
-def test_a_full_disk_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    store = with_files(tmp_path)
-    version = store.version
-    with monkeypatch.context() as patched:
-        patched.setattr("shutil.disk_usage", lambda _: SimpleNamespace(free=100))
-        with pytest.raises(DataError, match=r"at least .* bytes .* and 100 are free"):
-            give(store, OtherModel())
-
-    def full(*_: object, **__: object) -> None:
-        raise OSError(errno.ENOSPC, "No space left on device")
-
-    for place in ("phpq.gallery._embedded.write_bytes", "lance.fragment.write_fragments"):
-        with monkeypatch.context() as patched:
-            patched.setattr(place, full)
-            with pytest.raises(DataError, match="is full"):
-                give(store, OtherModel())
-        assert GalleryStore.open(store.folder).version == version
-    assert give(store, OtherModel()).changed
 
 
 def test_what_cannot_be_done_is_refused(tmp_path: Path) -> None:
