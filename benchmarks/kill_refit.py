@@ -1,12 +1,14 @@
-"""Kill a process that refits a gallery, again and again, and look at what is left.
+"""Kill a process that refits or upgrades a gallery, again and again, and look at what is left.
 
     python benchmarks/kill_refit.py --kills 50
+    python benchmarks/kill_refit.py --kills 20 --upgrades
 
-A worker refits a gallery that owns its codebooks, each time with another trust in labels, and is
-killed (SIGKILL) at a random moment. Half of the galleries keep embeddings, the others read their
-images again. Meanwhile another process searches. Whoever opens the gallery must find codes and
-codebooks of one fit, the old one or the new one, and the next refit must run to its end. Prints a
-table, or JSON. Embeddings are made up: no model, no torch.
+A worker refits a gallery that owns its codebooks, each time with another trust in labels, or, with
+--upgrades, gives it another model or another length of codes and takes that back. It is killed
+(SIGKILL) at a random moment. Half of the galleries keep embeddings, the others read their images
+again. Meanwhile another process searches. Whoever opens the gallery must find all images, with
+codes that the codebooks and the model of that version give, the old one or the new one; and the
+next change must run to its end. Prints JSON. Embeddings are made up: no torch.
 """
 
 from __future__ import annotations
@@ -24,7 +26,7 @@ from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, NamedTuple
 
 from provenance import provenance
 
@@ -37,31 +39,97 @@ from PIL import Image
 from phpq.additive import fit_additive
 from phpq.codes import FloatArray, score_codes
 from phpq.config import DataConfig
-from phpq.gallery import GalleryStore, ingest, refit, verify_store
+from phpq.gallery import GalleryStore, _embedded, ingest, refit, upgrade, verify_store
 from phpq.gallery._part import batches, find_part
 from phpq.gallery.folder import new_own_manifest
+from phpq.gallery.models import model_folder
 
-DIM, KINDS, EACH = 12, 6, 20
+KINDS, EACH = 6, 20
 TRUSTS = (0.2, 0.5, 0.8)
-MIX = np.random.default_rng(0).normal(size=(3, DIM))
+BITS = (16, 24, 32)
 
 
 class FakeModel:
-    """Embeds the colour of the first pixel."""
+    """Embeds the colour of the first pixel; two models have other lengths and directions."""
 
     card = SimpleNamespace(config=SimpleNamespace(data=DataConfig(store_size=2, fit="squash")))
+
+    def __init__(self, name: str = "madeup") -> None:
+        self.name, self._dim = name, 12 if name == "madeup" else 20
+        self._mix = np.random.default_rng(len(name)).normal(size=(3, self._dim))
+
+    def embedding_dim(self, space: str) -> int:
+        """Return the length of an embedding."""
+        return self._dim
+
+    def general_fingerprint(self) -> str:
+        """Return its name."""
+        return self.name
+
+    def save(self, folder: Path) -> None:
+        """Write its name."""
+        (folder / "name").write_text(self.name)
 
     def embed_pixels(
         self, pixels: np.ndarray[Any, np.dtype[np.uint8]], *, batch_size: int = 64, space: str
     ) -> FloatArray:
-        """Return (n, DIM) float32."""
-        return embed(pixels[:, :, 0, 0])
+        """Return (n, D) float32."""
+        return self.embed(pixels[:, :, 0, 0])
+
+    def embed(self, colours: np.ndarray[Any, Any]) -> FloatArray:
+        """Return (n, D) for (n, 3) colours."""
+        waves = (colours[:, :, None] / 50 * self._mix).sum(axis=1)
+        embeddings: FloatArray = np.cos(waves).astype(np.float32)
+        return embeddings
 
 
-def embed(colours: np.ndarray[Any, Any]) -> FloatArray:
-    """Return (n, DIM) for (n, 3) colours."""
-    embeddings: FloatArray = np.cos((colours[:, :, None] / 50 * MIX).sum(axis=1)).astype(np.float32)
-    return embeddings
+NAMES = ("madeup", "another")
+
+
+class State(NamedTuple):
+    """What a version says of itself."""
+
+    trust: float
+    bits: int
+    model: str
+
+
+class Change(NamedTuple):
+    """One change: a new trust, new bits or a new model; or the way back, if there is nothing."""
+
+    trust: float | None = None
+    bits: int | None = None
+    model: str | None = None
+
+    def of(self, now: State, before: State | None) -> tuple[State, State | None]:
+        """Return the state, and that which a rollback goes to, after this change."""
+        if self.trust is not None:
+            return now._replace(trust=self.trust), before
+        if self == Change():
+            return (before, now) if before else (now, None)
+        after = now._replace(bits=self.bits or now.bits, model=self.model or now.model)
+        return (now, before) if after == now else (after, now)
+
+    def make(self, folder: Path) -> None:
+        """Change a gallery, with many files of embeddings where images are read."""
+        _embedded._STRETCH = 16
+        store = GalleryStore.open(folder)
+        old: Any = FakeModel(store.manifest.model_fingerprint)
+        new: Any = FakeModel(self.model) if self.model else None
+        if self.trust is not None:
+            refit.refit(store, lambda: old, trust=self.trust)
+        elif self != Change():
+            upgrade.upgrade(store, lambda: old, new, self.bits)
+        elif store.manifest.before:
+            upgrade.rollback(store)
+
+
+def draw(generator: random.Random, *, upgrades: bool) -> Change:
+    """Return a random change."""
+    if not upgrades:
+        return Change(trust=generator.choice(TRUSTS))
+    bits, model = Change(bits=generator.choice(BITS)), Change(model=generator.choice(NAMES))
+    return generator.choice([bits, model, model, Change()])
 
 
 def colours() -> np.ndarray[Any, np.dtype[np.uint8]]:
@@ -80,7 +148,7 @@ def make(home: Path) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         Image.new("RGB", (2, 2), tuple(colour)).save(path)
     manifest = new_own_manifest(
-        DIM, "made up", bits=16, trust=0.7, keep_embeddings=home.name == "kept"
+        12, "madeup", bits=16, trust=0.7, keep_embeddings=home.name == "kept"
     )
     store = GalleryStore.create(home / "gallery", manifest)
     ingest.Ingest(store, model).run(home / "images", metadata={})
@@ -89,7 +157,7 @@ def make(home: Path) -> None:
 def time_refit(folder: Path) -> float:
     """Return the seconds that a refit takes in a process that has just begun."""
     start = time.monotonic()
-    fit_again(folder, 0.7)
+    Change(trust=0.7).make(folder)
     return time.monotonic() - start
 
 
@@ -99,17 +167,20 @@ def prepare(home: Path) -> float:
     return float(answer_of(lambda say: say(str(time_refit(home / "gallery")))))
 
 
-def fit_again(folder: Path, trust: float) -> None:
-    """Refit, with many files of embeddings where they are not kept."""
-    model: Any = FakeModel()
-    refit._STRETCH = 16
-    refit.refit(GalleryStore.open(folder), lambda: model, trust=trust)
+def state_of(store: GalleryStore) -> State:
+    """Return what a version says of itself."""
+    manifest = store.manifest
+    return State(manifest.trust, manifest.bits, manifest.model_fingerprint)
 
 
 def check(folder: Path) -> GalleryStore:
-    """Open a gallery; codes and codebooks must be of one fit, and all rows there."""
+    """Open a gallery; codes must be those of codebooks and model of the version, all rows there."""
     store = GalleryStore.open(folder)
-    books, by_number = store.own_codebooks(), embed(colours()).astype(np.float16)
+    model = FakeModel(store.manifest.model_fingerprint)
+    if store.manifest.model:
+        home = model_folder(folder, store.manifest)
+        assert (home / "name").read_text() == model.name, "the model of another version"
+    books, by_number = store.own_codebooks(), model.embed(colours()).astype(np.float16)
     seen = 0
     for table in batches(store):
         numbers = [int(Path(name).stem) for name in table["id"].to_pylist()]
@@ -125,11 +196,11 @@ def check(folder: Path) -> GalleryStore:
 
 def search_on(folder: Path, stop: Path, say: Callable[[str], None]) -> None:
     """Search until a file is there; answers of one fit are always the same."""
-    asked = embed(colours()[::EACH] + np.uint8(3))
     answers: dict[str, Any] = {}
     rounds = 0
     while not stop.exists():
         store = check(folder)
+        asked = FakeModel(store.manifest.model_fingerprint).embed(colours()[::EACH] + np.uint8(3))
         scores = score_codes(store.own_codebooks().lookup_tables(asked), find_part(store).codes())
         told = answers.setdefault(store.manifest.fit, scores)
         assert np.array_equal(told, scores), "one fit, two answers"
@@ -137,21 +208,28 @@ def search_on(folder: Path, stop: Path, say: Callable[[str], None]) -> None:
     say(f"searched {rounds} {len(answers)}")
 
 
-def kill_once(home: Path, seconds: float, generator: random.Random) -> tuple[str, int]:
-    """Refit, kill, look, and refit to the end; returns how it was left, and the reader's rounds.
+def kill_once(
+    home: Path, seconds: float, generator: random.Random, *, upgrades: bool
+) -> tuple[str, int]:
+    """Change, kill, look, and change again; returns how it was left, and the reader's rounds.
 
     `seconds` are those of a refit.
     """
     folder, stop = home / "gallery", home / "stop"
     stop.unlink(missing_ok=True)
-    trusts = [generator.choice(TRUSTS) for _ in range(20)]  # more than it will live to make
+    # More than it will live to make.
+    changes = [draw(generator, upgrades=upgrades) for _ in range(40)]
     compacts = generator.random() < 0.3
-    before = float(answer_of(lambda say: say(str(check(folder).manifest.trust))))
+    states = answer_of(lambda say: say(json.dumps(now_and_before(folder))))
+    now, before = json.loads(states)
+    planned = [(State(*now), State(*before) if before else None)]
+    for change in changes:
+        planned.append(change.of(*planned[-1]))
 
     def work(say: Callable[[str], None]) -> None:
-        for trust in trusts:
+        for change in changes:
             say("begin")
-            fit_again(folder, trust)
+            change.make(folder)
             say("done")
 
     reader, answers = in_child(lambda say: search_on(folder, stop, say))
@@ -166,16 +244,19 @@ def kill_once(home: Path, seconds: float, generator: random.Random) -> tuple[str
         raise SystemExit(f"The worker ended by itself: {said[-1:]}")
     done = sum(line.startswith("done") for line in said)
     begun = sum(line.startswith("begin") for line in said)
-    last = ([before, *trusts])[done]
+    last, coming = planned[done][0], planned[done + 1][0]
 
     def look(say: Callable[[str], None]) -> None:
-        found = check(folder).manifest.trust
-        assert found in (last, trusts[done]), (found, last, trusts[done])
+        found = state_of(check(folder))
+        assert found in (last, coming), (found, last, coming)
         report = verify_store(folder)
         assert report.sound, report.problems
-        fit_again(folder, 0.9)
-        assert check(folder).manifest.trust == 0.9
-        assert not (folder / "refit").exists(), "what a dead refit left is still there"
+        again = changes[done] if upgrades and changes[done] != Change() else Change(trust=0.9)
+        again.make(folder)  # goes on where the dead process stopped
+        wanted = again.of(found, None)[0]
+        assert state_of(check(folder)) == wanted, "a change that was made again has failed"
+        left = list((folder / "refit").glob(f"{wanted.model}/*"))
+        assert not left, "what a dead process left is still there"
         if compacts:
             GalleryStore.open(folder).compact()
             check(folder)
@@ -192,11 +273,19 @@ def kill_once(home: Path, seconds: float, generator: random.Random) -> tuple[str
     return left, 0 if status else int(told.split()[1])
 
 
+def now_and_before(folder: Path) -> tuple[State, State | None]:
+    """Return the state of a gallery, and that which a rollback goes to."""
+    store = check(folder)
+    target = store.manifest.before
+    return state_of(store), state_of(GalleryStore.open(folder, version=target)) if target else None
+
+
 def main() -> None:
     """Run the kills and print what they met."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0] if __doc__ else None)
     parser.add_argument("--kills", type=int, default=50)
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--upgrades", action="store_true", help="other models and other lengths")
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args()
     if not hasattr(os, "fork"):
@@ -211,7 +300,9 @@ def main() -> None:
         seconds = {name: prepare(home / name) for name in ("kept", "images")}
         for number in range(options.kills):
             name = ("kept", "images")[number % 2]
-            left, rounds = kill_once(home / name, seconds[name], generator)
+            left, rounds = kill_once(
+                home / name, seconds[name], generator, upgrades=options.upgrades
+            )
             met[left] += 1
             searches += rounds
     finally:
@@ -219,7 +310,7 @@ def main() -> None:
     content = {
         "made": provenance(options),
         "kills": sum(met.values()),
-        "inside_a_refit": met["old"] + met["new"],
+        "inside_a_change": met["old"] + met["new"],
         "left": dict(sorted(met.items())),
         "readers_checked": searches,
         "seconds": round(time.monotonic() - start, 1),

@@ -110,6 +110,34 @@ def test_codebooks_of_its_own_are_described_and_fitted_anew(tmp_path: Path) -> N
     assert content["fit"]["due"] is None
 
 
+def test_an_upgrade_its_way_back_and_its_end(tmp_path: Path) -> None:
+    store = filled(tmp_path / "g")
+    outcome = phpq("gallery", "upgrade", tmp_path / "g", "--bits", "32")
+    assert "40 images, 32 bits each" in outcome.out, outcome.err
+    assert f"phpq gallery upgrade {tmp_path / 'g'} --rollback" in outcome.out.replace("\n", "")
+    again = phpq("gallery", "upgrade", tmp_path / "g", "--bits", "32", "--json").json()
+    assert (again["changed"], again["bits"], again["before"]) == (False, 32, store.version)
+    assert f"version {store.version}, for" in phpq("gallery", "info", tmp_path / "g").out
+    back = phpq("gallery", "upgrade", tmp_path / "g", "--rollback", "--json").json()
+    assert (back["changed"], back["bits"]) == (True, 16)
+    assert "version" in phpq("gallery", "upgrade", tmp_path / "g", "--drop-old").out
+    content = phpq("gallery", "upgrade", tmp_path / "g", "--drop-old", "--json").json()
+    assert content == {"dropped": None, "bytes_freed": 0}
+    assert phpq("gallery", "info", tmp_path / "g", "--json").json()["before"] is None
+
+
+def test_an_upgrade_that_cannot_be_made_is_refused(tmp_path: Path, folder: Path) -> None:
+    filled(tmp_path / "own")
+    upgrade = ("gallery", "upgrade", tmp_path / "own")
+    assert "no version to go back to" in refused(*upgrade, "--rollback")
+    assert "Say what to do" in refused(*upgrade)
+    assert "Say what to do" in refused(*upgrade, "--bits", "8", "--rollback")
+    assert "multiple of 8" in refused(*upgrade, "--bits", "9")
+    assert "Say what to upgrade to" in refused("gallery", "upgrade", folder, "--bits", "8")
+    assert "config.json" in refused(*upgrade, "--model", str(tmp_path / "own"))
+    assert "does not exist" in refused("gallery", "upgrade", tmp_path / "none", "--bits", "8")
+
+
 def test_labels_are_renamed_and_given(folder: Path) -> None:
     assert "codebooks of its model" in refused("gallery", "refit", folder)
     assert phpq("gallery", "rename", folder, "a", "wren", "--json").json() == {"changed": 5}

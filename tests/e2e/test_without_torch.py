@@ -28,7 +28,7 @@ from phpq.serve._answers import search_upload
 from phpq.serve.app import create_app
 services = create_app(Gallery.open(sys.argv[1], runtime="onnx")).state.services
 view, photo = services.views.current, Path(sys.argv[2])
-query = services.embed(photo.read_bytes(), photo.name)
+query = services.embed(services.views.current, photo.read_bytes(), photo.name)
 page = Page(labels=tuple(view.label_counts)[:2])
 assert search_upload(view, query, page).hits
 services.close()

@@ -64,7 +64,7 @@ def test_a_gallery_that_owns_its_codebooks_says_so(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"format_version": 3}, "format version 3; this phpq .* reads up to 2. Update phpq"),
+        ({"format_version": 4}, "format version 4; this phpq .* reads up to 3. Update phpq"),
         ({"format_version": 2}, "is damaged"),  # says nothing of codebooks
         ({"format_version": "x"}, "do not fit together"),
         ({"bits": 7}, "do not fit together"),

@@ -15,9 +15,9 @@ BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
 
 
-def run(script: str, kills: int) -> dict[str, Any]:
+def run(script: str, kills: int, *options: str) -> dict[str, Any]:
     done = subprocess.run(
-        [sys.executable, str(BENCHMARKS / script), "--kills", str(kills), "--json"],
+        [sys.executable, str(BENCHMARKS / script), "--kills", str(kills), "--json", *options],
         check=False,
         capture_output=True,
         text=True,
@@ -40,5 +40,13 @@ def test_a_gallery_survives_fifty_kills() -> None:
 def test_a_killed_refit_leaves_the_old_codes_or_the_new_ones() -> None:
     result = run("kill_refit.py", 20)
     assert result["kills"] == 20
-    assert result["inside_a_refit"] > 10
+    assert result["inside_a_change"] > 10
+    assert result["readers_checked"] > 0
+
+
+@pytest.mark.slow
+def test_a_killed_upgrade_leaves_one_model_or_the_other() -> None:
+    result = run("kill_refit.py", 10, "--upgrades")
+    assert result["kills"] == 10
+    assert result["inside_a_change"] > 3
     assert result["readers_checked"] > 0

@@ -18,7 +18,8 @@ from phpq.data import open_dataset, write_plumage
 from phpq.errors import BadImageError, ConfigError, FormatError, NotTrainedError
 from phpq.evaluation.coded import CODED, write_coded
 from phpq.gallery import Gallery, GalleryStore
-from phpq.gallery.of_run import gather_run, is_run, model_folder, open_store
+from phpq.gallery.models import is_run, model_folder
+from phpq.gallery.of_run import gather_run, open_run
 from phpq.gallery.view import GalleryView, Page
 from phpq.model import load
 from tiny_runs import tiny_birds, tiny_config, tiny_train
@@ -72,7 +73,7 @@ def test_a_run_is_reranked_filtered_and_named(tmp_path: Path) -> None:
     assert found.total == 6
     assert gallery.name == "run"
     assert gallery.path == run / "evaluation" / "gallery"
-    assert model_folder(gallery.path) == run
+    assert model_folder(gallery.path, gallery.manifest) == run
     assert len(Gallery.open(gallery.path, device="cpu")) == 24  # by its own name too
     assert gallery.verify().sound
     assert is_run(run)
@@ -172,7 +173,7 @@ def test_a_run_of_0_1_0_is_opened(tmp_path: Path) -> None:
     run = Path(shutil.copytree(OLD / "run", tmp_path / "run"))
     model = old_model()
     for _ in range(2):  # the second time it is a gallery already
-        store = open_store(run, model)
+        store = open_run(run, model)
         found = GalleryView(store, model.codebooks).search_many(queries(), Page(top_k=6))
         expected = json.loads((OLD / "answers.json").read_text())["run"]
         for ours, theirs in zip(found, expected, strict=True):

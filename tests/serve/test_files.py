@@ -16,6 +16,8 @@ from PIL import Image
 
 from phpq.errors import BadImageError, ConfigError, DataError, UnknownNameError
 from phpq.gallery import Gallery, Record
+from phpq.gallery.folder import read_manifest
+from phpq.gallery.models import Models
 from phpq.serve.decode_pool import DecodePool
 from phpq.serve.files import UPLOADS, Pictures, Writer, has_file, parse_metadata, read_file
 from served_galleries import copy_gallery, ids, new_photo, tiny_model
@@ -141,12 +143,16 @@ def folder(tmp_path: Path) -> Path:
     return copy_gallery(tmp_path)
 
 
+def models_of(folder: Path) -> Models:
+    return Models.one(folder, tiny_model(), read_manifest(folder))
+
+
 def files(folder: Path) -> set[str]:
     return {file.name for file in (folder / UPLOADS).glob("*")}
 
 
 def test_an_image_is_added_with_its_file(folder: Path, decoders: DecodePool) -> None:
-    writer = Writer(folder, tiny_model(), decoders)
+    writer = Writer(folder, models_of(folder), decoders)
     name = "../../evil.php"
     report = writer.add(new_photo(0), id=name, label="jay", metadata={"year": 1}, replace=False)
     assert report.added == 1
@@ -162,7 +168,7 @@ def test_an_image_is_added_with_its_file(folder: Path, decoders: DecodePool) -> 
 def test_another_image_of_the_same_id_replaces_only_when_asked_to(
     folder: Path, decoders: DecodePool
 ) -> None:
-    writer = Writer(folder, tiny_model(), decoders)
+    writer = Writer(folder, models_of(folder), decoders)
     writer.add(new_photo(0), id="a", label=None, metadata={}, replace=False)
     with pytest.raises(DataError, match="already names"):
         writer.add(new_photo(1), id="a", label=None, metadata={}, replace=False)
@@ -173,7 +179,7 @@ def test_another_image_of_the_same_id_replaces_only_when_asked_to(
 
 
 def test_what_is_no_image_leaves_nothing(folder: Path, decoders: DecodePool) -> None:
-    writer = Writer(folder, tiny_model(), decoders)
+    writer = Writer(folder, models_of(folder), decoders)
     with pytest.raises(BadImageError, match="'a'"):
         writer.add(b"<?php ?>", id="a", label=None, metadata={}, replace=False)
     with pytest.raises(DataError, match="cannot name a metadata column"):
@@ -183,7 +189,7 @@ def test_what_is_no_image_leaves_nothing(folder: Path, decoders: DecodePool) -> 
 
 
 def test_deleting_removes_only_files_that_nobody_names(folder: Path, decoders: DecodePool) -> None:
-    writer = Writer(folder, tiny_model(), decoders)
+    writer = Writer(folder, models_of(folder), decoders)
     for name in ("a", "it's"):
         writer.add(new_photo(0), id=name, label=None, metadata={}, replace=False)
     original = Path(str(Gallery.open(folder, device="cpu").get(ids()[0]).uri))

@@ -103,11 +103,11 @@ def test_everybody_gets_their_own_answer_and_waiting_ones_share_a_batch() -> Non
             release.wait(30)
         return mean(pixels)
 
-    embedder = Embedder(embed, largest=4)
+    embedder = Embedder(largest=4)
     with ThreadPoolExecutor(7) as pool:
-        futures = [pool.submit(embedder.embed, square(0), seconds=30)]
+        futures = [pool.submit(embedder.embed, embed, square(0), seconds=30)]
         first.wait(30)
-        futures += [pool.submit(embedder.embed, square(n), seconds=30) for n in range(1, 7)]
+        futures += [pool.submit(embedder.embed, embed, square(n), seconds=30) for n in range(1, 7)]
         while len(embedder._jobs) < 6:
             pass
         release.set()
@@ -124,11 +124,11 @@ def test_a_mistake_reaches_those_who_asked_and_the_thread_goes_on() -> None:
             raise ValueError("no such luck")
         return mean(pixels)
 
-    embedder = Embedder(embed)
+    embedder = Embedder()
     with pytest.raises(ValueError, match="no such luck"):
-        embedder.embed(square(1), seconds=30)
+        embedder.embed(embed, square(1), seconds=30)
     broken = False
-    assert embedder.embed(square(3), seconds=30).tolist() == [3]
+    assert embedder.embed(embed, square(3), seconds=30).tolist() == [3]
     embedder.close()
 
 
@@ -139,12 +139,12 @@ def test_too_many_and_too_late_are_refused() -> None:
         release.wait(30)
         return mean(pixels)
 
-    embedder = Embedder(embed, waiting=1)
+    embedder = Embedder(waiting=1)
     with pytest.raises(Refused, match=r"within 0\.05 seconds"):
-        embedder.embed(square(0), seconds=0.05)
+        embedder.embed(embed, square(0), seconds=0.05)
     with pytest.raises(Refused, match=r"within 0\.05 seconds"):
-        embedder.embed(square(0), seconds=0.05)  # waits
+        embedder.embed(embed, square(0), seconds=0.05)  # waits
     with pytest.raises(Refused, match="too many images wait"):
-        embedder.embed(square(0), seconds=0.05)
+        embedder.embed(embed, square(0), seconds=0.05)
     release.set()
     embedder.close()

@@ -43,13 +43,14 @@ def services() -> Iterator[Services]:
 
 def test_an_upload_is_embedded_as_the_library_does_it(services: Services, tmp_path: Path) -> None:
     (tmp_path / "a.png").write_bytes(new_photo(4))
-    expected = services.model.embed(tmp_path / "a.png")[0]
-    assert np.allclose(services.embed(new_photo(4), "a.png"), expected, atol=1e-5)
+    view = services.views.current
+    expected = view.embed(tmp_path / "a.png")[0]
+    assert np.allclose(services.embed(view, new_photo(4), "a.png"), expected, atol=1e-5)
     with pytest.raises(BadImageError, match=r"'notes\.txt'"):
-        services.embed(b"notes", "notes.txt")
+        services.embed(view, b"notes", "notes.txt")
     with pytest.raises(Refused, match="20,001 bytes"):
-        services.embed(bytes(20_001), "a.png")
-    png = services.heat_png(photo(), "a.jpg", services.views.current.record(1).code)
+        services.embed(view, bytes(20_001), "a.png")
+    png = services.heat_png(view, photo(), "a.jpg", view.record(1).code)
     with Image.open(io.BytesIO(png)) as image:
         assert image.format == "PNG"
     assert services.jobs() == {"searches": 0, "uploads": 0, "writes": 0}

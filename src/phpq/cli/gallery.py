@@ -1,11 +1,12 @@
 """`phpq gallery`: look at a gallery and look after it.
 
-None of these needs torch but a repair, and a refit without kept embeddings.
+None of these needs torch but a repair, and what shows images to a model again.
 """
 
 from __future__ import annotations
 
 import shlex
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -15,10 +16,12 @@ from phpq.cli._console import AsJson, Device, messages, print_result, progress_b
 from phpq.errors import ConfigError
 
 if TYPE_CHECKING:
+    from phpq.gallery.store import GalleryStore
+    from phpq.gallery.upgrade import UpgradeReport
     from phpq.model import Model
 
 gallery = typer.Typer(
-    help="Look at a gallery, change its labels, refit, compact, verify or export it.",
+    help="Look at a gallery, change its labels or its model, refit, compact, verify or export it.",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
@@ -47,6 +50,9 @@ def info(folder: Folder, as_json: AsJson = False) -> None:
         ("created", f"{content['created']}, version {content['version']:,} now"),
         ("model", content["model_fingerprint"][:16]),
     ]
+    if content["before"]:
+        command = f"phpq gallery upgrade {shlex.quote(str(folder))}"
+        rows.append(("kept", f"version {content['before']:,}, for {command} --rollback"))
     if content["codebooks"] == "own":
         rows[4:4] = _own_rows(content, folder)
     print_result(content, rows, as_json=as_json)
@@ -100,10 +106,10 @@ def calibrate(
     the model learned from these. A refit does that again.
     """
     from phpq.gallery.knowing import calibrate as fit_chances
-    from phpq.gallery.of_run import load_model
     from phpq.gallery.store import GalleryStore
 
-    told = fit_chances(GalleryStore.open(folder), lambda: load_model(folder, device), photos)
+    store = GalleryStore.open(folder)
+    told = fit_chances(store, lambda: _load(store, device), photos)
     print_result(told, _doubt_rows(told), as_json=as_json)
 
 
@@ -145,14 +151,11 @@ def refit(
     From kept embeddings, or else from the images. The old version is served until the new one is
     whole. A refit that was interrupted goes on where it stopped when it is run again.
     """
-    from phpq.gallery.of_run import load_model
     from phpq.gallery.refit import refit as fit_again
     from phpq.gallery.store import GalleryStore
 
-    def load() -> Model:
-        return load_model(folder, device)
-
     store = GalleryStore.open(folder)
+    load = partial(_load, store, device)
     with progress_bars() as progress:
         report = fit_again(store, load, trust=trust, bits=bits, progress=progress)
     rows = [
@@ -163,6 +166,92 @@ def refit(
         gone = f"{plural(report.from_codes, 'image')}, whose files are gone or have changed"
         rows.append(("from codes", gone))
     print_result(report.to_dict(), rows, as_json=as_json)
+
+
+def _load(store: GalleryStore, device: str) -> Model:
+    from phpq.gallery.models import load_model
+
+    return load_model(store.folder, store.manifest, device)
+
+
+@gallery.command()
+def upgrade(
+    folder: Folder,
+    model: Annotated[
+        str | None, typer.Option(metavar="RUN", help="The new model: a run, or a model folder.")
+    ] = None,
+    bits: Annotated[
+        int | None, typer.Option(help="Of a code of the gallery's own codebooks.")
+    ] = None,
+    drop_missing: Annotated[
+        bool, typer.Option("--drop-missing", help="Leave images out whose files are gone.")
+    ] = False,
+    rollback: Annotated[
+        bool, typer.Option("--rollback", help="Go back to the version before; again: forward.")
+    ] = False,
+    drop_old: Annotated[
+        bool, typer.Option("--drop-old", help="Drop the version that --rollback would go to.")
+    ] = False,
+    device: Device = "auto",
+    as_json: AsJson = False,
+) -> None:
+    """Give a gallery another model or another code length, under the same ids and metadata.
+
+    Another model is shown the images again; another length needs none where embeddings are kept.
+    The old version is served until the new one is whole, and stays until --drop-old. An upgrade
+    that was interrupted goes on where it stopped when it is run again.
+    """
+    from phpq.gallery import upgrade as work
+    from phpq.gallery.models import as_model
+    from phpq.gallery.store import GalleryStore
+
+    changes = model is not None or bits is not None
+    if changes + rollback + drop_old != 1:
+        raise ConfigError(
+            "Say what to do, one of: --model RUN (with --bits, or --bits alone), --rollback, "
+            "--drop-old."
+        )
+    store = GalleryStore.open(folder)
+    if drop_old:
+        had, freed = store.manifest.before, work.drop_old(store)
+        dropped = f"version {had:,}, {readable_bytes(freed)} freed" if had else "nothing was kept"
+        content = {"dropped": had or None, "bytes_freed": freed}
+        print_result(content, [("dropped", dropped)], as_json=as_json)
+        return
+    if rollback:
+        report = work.rollback(store)
+    else:
+        new = None if model is None else as_model(model, device)
+        with progress_bars() as progress:
+            report = work.upgrade(
+                store,
+                partial(_load, store, device),
+                new,
+                bits,
+                drop_missing=drop_missing,
+                progress=progress,
+            )
+    print_result(report.to_dict(), _upgrade_rows(report, folder), as_json=as_json)
+
+
+def _upgrade_rows(report: UpgradeReport, folder: Path) -> list[tuple[str, str]]:
+    """Tell what a gallery is after an upgrade, or after a rollback."""
+    codes = f"{plural(report.images, 'image')}, {report.bits} bits each"
+    rows = [
+        ("upgraded" if report.changed else "as asked for", codes),
+        ("model", report.model[:16]),
+        ("version", f"{report.version:,}"),
+    ]
+    rows += [("left out", name) for name in report.dropped[:20]]
+    if len(report.dropped) > 20:
+        rows.append(("", f"... and {len(report.dropped) - 20:,} more"))
+    if report.before:
+        command = f"phpq gallery upgrade {shlex.quote(str(folder))}"
+        rows.append(
+            ("kept", f"version {report.before:,}; go back to it with: {command} --rollback")
+        )
+        rows.append(("", f"drop it with: {command} --drop-old"))
+    return rows
 
 
 @gallery.command()

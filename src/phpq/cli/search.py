@@ -95,7 +95,7 @@ def _shares(
     """Return the shares of the codebooks in the score of every hit of every query."""
     from phpq.explain import codebook_shares
 
-    books, norm = gallery.codebooks, gallery.model.query_norm
+    books, norm = gallery.codebooks, gallery.manifest.query_norm
     return [
         [
             codebook_shares(books, query, gallery.get(hit.id).code, query_norm=norm).tolist()

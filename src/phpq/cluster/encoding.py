@@ -32,7 +32,7 @@ from phpq.codes import Space
 from phpq.data.places import is_uri
 from phpq.errors import ConfigError, PhpqError
 from phpq.gallery.ingest import Encoded, encode_items
-from phpq.gallery.of_run import MODEL
+from phpq.gallery.models import MODEL
 from phpq.gallery.sources import Item
 from phpq.gallery.store import write_at, write_here
 
@@ -99,10 +99,12 @@ class RayEngine:
         space: Space = "learned",
     ) -> Generator[list[Encoded], None, None]:
         """Do as `phpq.gallery.ingest.encode_items`; the actors load the gallery's own model."""
-        del model
         actors = self._fit()
         device = "cuda" if actors.gpus else "cpu"
-        work = Work(str(self._folder), batch_size, keep_embeddings, device, actors.cpus, space)
+        home = (model.folder or self._folder / MODEL).absolute()
+        if not home.is_relative_to(self._folder):  # the run that the gallery was just made with
+            home = self._folder / MODEL
+        work = Work(str(home), batch_size, keep_embeddings, device, actors.cpus, space)
         images = map(_anywhere, items)
         while stretches := self._put(images, batch_size, few=4 * actors.count):
             yield from self._encode(stretches, work)
@@ -251,7 +253,7 @@ def fit_actors(
 class Work:
     """What every actor is told."""
 
-    folder: str  # the gallery, on storage that all nodes see
+    folder: str  # the model in the gallery, on storage that all nodes see
     batch_size: int  # images that the model sees at once
     keep_embeddings: bool
     device: str  # as `phpq.load` takes it
@@ -303,10 +305,10 @@ class EncodingActor:
 def _load(work: Work) -> Model:
     from phpq.model import load
 
-    folder = Path(work.folder) / MODEL
+    folder = Path(work.folder)
     if not folder.is_dir():
         raise ConfigError(
-            f"The gallery {work.folder!r} is not to be seen on {socket.gethostname()!r}. Put it "
+            f"The gallery of {work.folder!r} is not to be seen on {socket.gethostname()!r}. Put it "
             "where all machines of the cluster find it under the same name, as on NFS."
         )
     os.environ["OMP_NUM_THREADS"] = str(work.threads)  # both runtimes read it when they start

@@ -21,7 +21,7 @@ from phpq.errors import ConfigError, DataError
 from phpq.evaluation.run import FOLDER, METRICS
 from phpq.files import read_json
 from phpq.gallery._part import find_part
-from phpq.gallery.of_run import open_store
+from phpq.gallery.of_run import open_run
 from phpq.gallery.shards import number_labels
 from phpq.index import CodeIndex
 
@@ -69,7 +69,7 @@ def advise_run(run: Path, size: int, *, seed: int = 0) -> CodeAdvice:
     if size < 1:
         raise ConfigError(f"size={size} is not allowed: it must be at least 1.")
     model = load(run, device="cpu")
-    part = find_part(open_store(run, model))
+    part = find_part(open_run(run, model))
     codes, labels = part.codes(), number_labels(part)[1].astype(np.int64)
     metrics = read_json(run / FOLDER / METRICS, remedy=f"Make it with: phpq evaluate {run}")
     codebooks = model.codebooks

@@ -63,6 +63,7 @@ def describe_store(store: GalleryStore) -> dict[str, Any]:
         "version": store.version,
         "created": manifest.created,
         "model_fingerprint": manifest.model_fingerprint,
+        "before": manifest.before or None,  # the version that a rollback goes to
         "format_version": manifest.format_version,
         "codebooks": manifest.codebooks,
         **own,

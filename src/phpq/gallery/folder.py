@@ -28,13 +28,17 @@ from phpq.files import read_json
 IMAGES = "images.lance"
 MANIFEST = "manifest.json"
 LOCK = "writer.lock"
+EMBEDDING_LOCK = "embedding.lock"  # held while images are embedded again, beside other changes
 FORMAT_VERSION = 1
 OWN_FORMAT_VERSION = 2  # of galleries that own their codebooks
+UPGRADED_FORMAT_VERSION = 3  # of galleries whose versions may differ in their models
 HINT = "_versions/latest_version_hint.json"
 # What is raised for a damaged or missing file.
 DAMAGE = (ValueError, OSError, pa.ArrowException, RuntimeError, KeyError)
 # What only a gallery that owns its codebooks says of itself.
 _OWN = ("codebooks", "space", "trust", "books", "fit", "fitted_rows")
+# What only an upgraded gallery says of itself.
+_UPGRADED = ("model", "before", "left_out")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,6 +61,10 @@ class Manifest:
     books: str = ""  # sha256 of the file of its codebooks; empty as long as there are none
     fit: str = ""  # what it was when they were fitted; codes of one fit mean the same
     fitted_rows: int = 0  # images of the gallery at that time
+    # In an upgraded gallery these, and what the model says of its codes, differ too.
+    model: str = ""  # the folder of the model in `models`; empty: `model`
+    before: int = 0  # the version that a rollback goes to; 0: none
+    left_out: int = 0  # images that one of the two versions has and the other has not
 
     @property
     def owns_codebooks(self) -> bool:
@@ -64,23 +72,58 @@ class Manifest:
         return self.codebooks == "own"
 
     @property
+    def code_shape(self) -> tuple[int, int]:
+        """M and K: the number of codebooks, and their size."""
+        return self.num_codebooks, self.codebook_size
+
+    @property
+    def upgraded(self) -> bool:
+        """Whether each version has to say which model made its codes."""
+        return self.format_version == UPGRADED_FORMAT_VERSION
+
+    @property
     def bits(self) -> int:
         """Bits of one code: M log2 K."""
         return self.num_codebooks * (self.codebook_size.bit_length() - 1)
 
-    def lasting(self) -> Manifest:
-        """Return what is the same for all versions of a gallery."""
-        if not self.owns_codebooks:
-            return self
-        return replace(self, num_codebooks=1, trust=0.0, books="", fit="", fitted_rows=0)
+    def lasting(self, *, upgraded: bool = False) -> Manifest:
+        """Return what is the same for all versions of a gallery, of an upgraded one or another."""
+        lasts = self
+        if upgraded:
+            lasts = replace(
+                lasts,
+                model_fingerprint="",
+                codebook_size=2,
+                embedding_dim=1,
+                query_norm="unit",
+                format_version=UPGRADED_FORMAT_VERSION,
+                model="",
+                before=0,
+                left_out=0,
+            )
+        if upgraded or self.owns_codebooks:
+            lasts = replace(lasts, num_codebooks=1, trust=0.0, books="", fit="", fitted_rows=0)
+        return lasts
+
+    def of_one_gallery(self, other: Manifest) -> bool:
+        """Say whether two manifests can be those of two versions of one gallery."""
+        upgraded = self.upgraded or other.upgraded
+        return self.lasting(upgraded=upgraded) == other.lasting(upgraded=upgraded)
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain data for JSON."""
         content = asdict(self) | {"bits": self.bits}
-        if not self.owns_codebooks:
-            for name in _OWN:
-                del content[name]
+        for name in set(content) - {"bits"} - set(_names(self.format_version)):
+            del content[name]
         return content
+
+
+def _names(format_version: object) -> list[str]:
+    """Return the names of what a manifest of a format says, as they are listed above."""
+    unsaid: tuple[str, ...] = ()
+    if format_version != UPGRADED_FORMAT_VERSION:
+        unsaid = _UPGRADED if format_version == OWN_FORMAT_VERSION else (*_OWN, *_UPGRADED)
+    return [each.name for each in fields(Manifest) if each.name not in unsaid]
 
 
 def new_manifest(
@@ -162,19 +205,21 @@ def read_manifest(folder: Path) -> Manifest:
 def parse_manifest(content: Mapping[str, Any], folder: Path) -> Manifest:
     """Turn plain data into a `Manifest`, checked."""
     version = content.get("format_version")
-    if isinstance(version, int) and version > OWN_FORMAT_VERSION:
+    if isinstance(version, int) and version > UPGRADED_FORMAT_VERSION:
         raise FormatError(
             f"The gallery {str(folder)!r} has format version {version!r}; this phpq "
-            f"({__version__}) reads up to {OWN_FORMAT_VERSION}. Update phpq, or index the images "
-            f"again; if the file is damaged: phpq gallery verify --repair {folder}"
+            f"({__version__}) reads up to {UPGRADED_FORMAT_VERSION}. Update phpq, or index the "
+            f"images again; if the file is damaged: phpq gallery verify --repair {folder}"
         )
     try:
-        own = version == OWN_FORMAT_VERSION
-        names = [each.name for each in fields(Manifest) if own or each.name not in _OWN]
-        manifest = Manifest(**{name: content[name] for name in names})
+        manifest = Manifest(**{name: content[name] for name in _names(version)})
+        own = manifest.owns_codebooks
         good = (
-            version in (FORMAT_VERSION, OWN_FORMAT_VERSION)
-            and manifest.owns_codebooks == own
+            version in (FORMAT_VERSION, OWN_FORMAT_VERSION, UPGRADED_FORMAT_VERSION)
+            and manifest.codebooks in ("model", "own")
+            and (manifest.upgraded or own == (version == OWN_FORMAT_VERSION))
+            and (not manifest.model or manifest.model.isalnum())  # a name, no way out of `models`
+            and all(isinstance(number, int) for number in (manifest.before, manifest.left_out))
             and manifest.space in ("learned", "general")
             and isinstance(manifest.model_fingerprint, str)
             and isinstance(manifest.keep_embeddings, bool)
@@ -225,21 +270,23 @@ def reason(error: Exception) -> str:
 
 
 @contextmanager
-def writing(folder: Path, *, timeout: float = 60.0) -> Iterator[None]:
+def writing(folder: Path, *, timeout: float = 60.0, lock_file: str = LOCK) -> Iterator[None]:
     """Hold the right to change a gallery; waits `timeout` seconds for another writer.
 
     A `DataError` if another process still writes after that time, or the folder is read-only.
+    Another `lock_file` is another right, which one process has at a time.
     """
-    path = folder / LOCK
+    path = folder / lock_file
     lock = FileLock(path, timeout=timeout, poll_interval=0.02)
     try:
         folder.stat()  # filelock would make a folder that is not there
         lock.acquire()
     except Timeout as error:
+        doing = "changed" if lock_file == LOCK else "upgraded or refitted"
+        still = f", still after {timeout:g} seconds" if timeout else ""
         raise DataError(
-            f"The gallery {str(folder)!r} is being changed by another process (number "
-            f"{_writer(path)}), still after {timeout:g} seconds. Nothing was lost: run this again "
-            "when that one is done."
+            f"The gallery {str(folder)!r} is being {doing} by another process (number "
+            f"{_writer(path)}){still}. Nothing was lost: run this again when that one is done."
         ) from error
     except OSError as error:
         raise DataError(

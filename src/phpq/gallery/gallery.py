@@ -20,16 +20,10 @@ from PIL import Image
 
 from phpq.additive import TRUST
 from phpq.codes import Codebooks, FloatArray, check_embeddings
-from phpq.errors import ConfigError, DataError, FormatError, ShapeError
-from phpq.gallery.folder import Manifest, new_manifest, new_own_manifest
-from phpq.gallery.of_run import (
-    MODEL,
-    fingerprint_of,
-    is_run,
-    load_model,
-    model_folder,
-    open_store,
-)
+from phpq.errors import ConfigError, FormatError, ShapeError
+from phpq.gallery.folder import Manifest
+from phpq.gallery.models import MODEL, Models, as_model, is_made_by, is_run, manifest_for, run_of
+from phpq.gallery.of_run import open_run
 from phpq.gallery.records import Record
 from phpq.gallery.store import GalleryStore
 from phpq.gallery.view import GalleryView, Page, PageOptions
@@ -42,6 +36,7 @@ if TYPE_CHECKING:
     from phpq.gallery.refit import RefitReport
     from phpq.gallery.repair import VerifyReport
     from phpq.gallery.sources import Source
+    from phpq.gallery.upgrade import UpgradeReport
     from phpq.model import Model
 
 Images = str | Path | Image.Image | Sequence[str | Path | Image.Image]
@@ -53,11 +48,13 @@ T = TypeVar("T")
 class Gallery:
     """An open gallery; make it with `create` or `open`."""
 
-    def __init__(self, store: GalleryStore, model: Model) -> None:
-        self.model = model  # embeds and encodes
+    def __init__(self, store: GalleryStore, models: Models | Model) -> None:
         self.path = store.folder  # holds the images' rows; of a run, `evaluation/gallery` in it
         self._store = store
-        self._views = Views(store.folder, model.codebooks)
+        if not isinstance(models, Models):
+            models = Models.one(store.folder, models, store.manifest)
+        self.models = models
+        self._views = Views(store.folder, self.models.of)
 
     @classmethod
     def create(
@@ -80,30 +77,12 @@ class Gallery:
                 model never saw.
             bits: Of a code of the gallery's own codebooks; those of the model have theirs.
             trust: How far the gallery's own codebooks trust labels: 0 not at all, 1 blindly.
-            keep_embeddings: Store float16 embeddings too (2 D bytes per image, twice where few
-                enough are copied for quick starts), for the order of equal scores, for re-ranking
-                and for refits; by default where the gallery owns its codebooks.
+            keep_embeddings: Store float16 embeddings too (2 or 4 D bytes per image), for the order
+                of equal scores, re-ranking and refits; by default with codebooks of its own.
         """
-        from phpq.model import Model, load
-
-        if codebooks not in ("model", "own"):
-            raise ConfigError(f"codebooks={codebooks!r} is not allowed; use 'model' or 'own'.")
-        loaded = model if isinstance(model, Model) else load(model)
-        if codebooks == "own":
-            manifest = new_own_manifest(
-                loaded.embedding_dim("general"),
-                fingerprint_of(loaded, "general"),
-                bits=bits,
-                trust=trust,
-                keep_embeddings=keep_embeddings is not False,
-            )
-        else:
-            manifest = new_manifest(
-                loaded.codebooks,
-                loaded.fingerprint(),
-                query_norm=loaded.query_norm,
-                keep_embeddings=bool(keep_embeddings),
-            )
+        loaded = as_model(model)
+        keep = keep_embeddings or (keep_embeddings is None and codebooks == "own")
+        manifest = manifest_for(loaded, codebooks, bits=bits, trust=trust, keep_embeddings=keep)
         store = GalleryStore.create(
             Path(path), manifest, fill=lambda folder: loaded.save(folder / MODEL)
         )
@@ -119,16 +98,22 @@ class Gallery:
         if it is no gallery, of an unknown version or damaged, or its codes are another model's.
         """
         folder = Path(path)
-        if not is_run(folder):
-            GalleryStore.open(folder)  # what is wrong with it shows before the model is loaded
-        model = load_model(folder, device, runtime)
-        return cls(open_store(folder, model), model)
+        if is_run(folder):
+            model = as_model(folder, device, runtime)
+            return cls(open_run(folder, model), model)
+        gallery = cls(GalleryStore.open(folder), Models(folder, device=device, runtime=runtime))
+        _ = gallery.model  # what is wrong with it shows now
+        return gallery
 
     @property
     def name(self) -> str:
         """What the gallery is called: its folder, or that of its run."""
-        home = model_folder(self.path)
-        return self.path.name if home.parent == self.path else home.name
+        return (run_of(self.path) or self.path).name
+
+    @property
+    def model(self) -> Model:
+        """What made the codes of the version that is read, and embeds queries."""
+        return self.models.of(self.manifest)
 
     @property
     def manifest(self) -> Manifest:
@@ -184,8 +169,7 @@ class Gallery:
 
         if on_bad not in ("skip", "refuse"):
             raise ConfigError(f"on_bad={on_bad!r} is not allowed; use 'skip' or 'refuse'.")
-        if batch_size < 1:
-            raise ConfigError(f"batch_size={batch_size} is not allowed: it must be at least 1.")
+        self.refresh()  # the model is that of the newest version
         ingest = Ingest(
             store=self._store,
             model=self.model,
@@ -210,14 +194,9 @@ class Gallery:
 
     def prune(self, root: str | Path) -> int:
         """Delete the images that came from the folder `root` and whose files are gone from it."""
-        folder = Path(root).expanduser().absolute()
-        if not folder.is_dir():
-            raise DataError(f"There is no folder {str(root)!r}; nothing was deleted.")
-        gone: list[str] = []
-        for batch in self._store.dataset.to_batches(columns=["id", "uri"]):
-            for name, uri in zip(*(column.to_pylist() for column in batch.columns), strict=True):
-                if uri and Path(uri).is_relative_to(folder) and not Path(uri).is_file():
-                    gone.append(name)
+        from phpq.gallery.ingest import gone_from
+
+        gone = gone_from(self._store, Path(root))
         return self.delete(gone) if gone else 0
 
     def search(self, query: Query, top_k: int = 10, **options: Unpack[PageOptions]) -> Found:
@@ -239,13 +218,11 @@ class Gallery:
                 the fewer may be, the more often the verdict is "unknown" (`verdict.sure`).
         """
         if isinstance(query, np.ndarray):
-            embeddings = check_embeddings("query", np.atleast_2d(query))
-            if len(embeddings) != 1:
-                raise ShapeError(f"query has {len(embeddings)} rows; use search_many for several.")
-        else:
-            embeddings = self.embed(query)
-        page = Page(top_k=top_k, **options)
-        return self._read(lambda view: view.search_many(embeddings, page))[0]
+            query = check_embeddings("query", np.atleast_2d(query))
+            if len(query) != 1:
+                raise ShapeError(f"query has {len(query)} rows; use search_many for several.")
+        asked = query if isinstance(query, np.ndarray) else [query]
+        return self.search_many(asked, top_k, **options)[0]
 
     def search_many(
         self,
@@ -254,9 +231,14 @@ class Gallery:
         **options: Unpack[PageOptions],
     ) -> list[Found]:
         """Search for several images at once, or for (Q, D) embeddings; see `search`."""
-        asked = queries if isinstance(queries, np.ndarray) else self.embed(queries)
         page = Page(top_k=top_k, **options)
-        return self._read(lambda view: view.search_many(asked, page))
+
+        def search(view: GalleryView) -> list[Found]:
+            if isinstance(queries, np.ndarray):
+                return view.search_many(queries, page)
+            return view.search_many(view.embed(queries), page)
+
+        return self._read(search)
 
     def search_id(self, id: str, top_k: int = 10, **options: Unpack[PageOptions]) -> Found:
         """Find the images most like one of the gallery, itself left out.
@@ -284,10 +266,7 @@ class Gallery:
 
     def made_by(self, model: Model | str | Path) -> bool:
         """Say whether a model, or the model of a run, is the one of this gallery."""
-        from phpq.model import Model, load
-
-        other = model if isinstance(model, Model) else load(model, device="cpu")
-        return fingerprint_of(other, self.manifest.space) == self.manifest.model_fingerprint
+        return is_made_by(self.manifest, as_model(model, "cpu"))
 
     def refresh(self) -> None:
         """See what other processes have committed since."""
@@ -311,23 +290,51 @@ class Gallery:
         return refit(self._store, lambda: self.model, trust=trust, bits=bits, progress=progress)
 
     def calibrate(self, photos: Source) -> dict[str, Any]:
-        """Fit probabilities to labelled photos that the gallery does not hold.
+        """Fit probabilities to labelled photos that the gallery does not hold; returns a summary.
 
-        Without, they are fitted to its own images when codebooks are fitted; that is too sure where
-        the model learned from these images. Returns what `info` tells of them.
+        A fit of codebooks does so with the gallery's own images, which the model may have learned.
         """
         from phpq.gallery.knowing import calibrate
 
         return calibrate(self._store, lambda: self.model, photos)
 
     def set_parents(self, parents: Mapping[str, str]) -> dict[str, Any]:
-        """Say what labels belong to, as in {"Yellow Warbler": "Warbler", "Warbler": "Songbird"}.
-
-        Where a kind is not sure enough, a verdict names what it belongs to. {} takes them away.
-        """
+        """Say what labels belong to, as in {"Yellow Warbler": "Warbler"}, which a verdict may name."""
         from phpq.gallery.knowing import set_parents
 
         return set_parents(self._store, parents)
+
+    def upgrade(
+        self,
+        model: Model | str | Path | None = None,
+        *,
+        bits: int | None = None,
+        drop_missing: bool = False,
+        progress: Progress | None = None,
+    ) -> UpgradeReport:
+        """Give all images codes of another model or another length, under the same ids.
+
+        One commit; the version before stays for `rollback`. Another model is shown the images: a
+        `DataError` lists those that are gone, unless `drop_missing`. Called again, it goes on.
+        """
+        from phpq.gallery.upgrade import upgrade
+
+        new = None if model is None else as_model(model)
+        return upgrade(
+            self._store, lambda: self.model, new, bits, drop_missing=drop_missing, progress=progress
+        )
+
+    def rollback(self) -> UpgradeReport:
+        """Go back to the version before the last upgrade, in one commit; again: forward again."""
+        from phpq.gallery.upgrade import rollback
+
+        return rollback(self._store)
+
+    def drop_old(self) -> int:
+        """Drop the version that `rollback` would go to, and compact; returns the bytes freed."""
+        from phpq.gallery.upgrade import drop_old
+
+        return drop_old(self._store)
 
     def rename_labels(self, names: Mapping[str, str]) -> int:
         """Rename labels, as in {old: new}, in one commit; returns how many images this concerns.

@@ -27,7 +27,7 @@ from phpq.config import DataConfig
 from phpq.data import SkippedImage, decode_square
 from phpq.data.decode import read_ahead
 from phpq.data.places import RemoteFile, TableCell, content_hash, exists, origin_at
-from phpq.errors import BadImageError, DataError, FormatError
+from phpq.errors import BadImageError, ConfigError, DataError, FormatError
 from phpq.gallery.owned import code_records
 from phpq.gallery.records import Record, column_name
 from phpq.gallery.sources import Item, Source, count_items, read_items
@@ -208,7 +208,12 @@ class Ingest:
     engine: Engine | None = None  # who encodes and writes; None is this process
 
     def __post_init__(self) -> None:
+        if self.batch_size < 1:
+            raise ConfigError(
+                f"batch_size={self.batch_size} is not allowed: it must be at least 1."
+            )
         self._before = self.store  # the version that images are compared with
+        self._made_by = self.store.manifest.model_fingerprint  # what `model` must be
         self._waiting: dict[str, Record] = {}
         self._rewritten: set[str] = set()  # ids of the gallery as it was, written since
         self._relabelled: dict[str, str | None] = {}  # those with codes of another label, and which
@@ -321,16 +326,20 @@ class Ingest:
         self._since = time.monotonic()
         if records:
             write = self.engine.write if self.engine else write_here
-            replaced = self.store.put(
-                records,
-                write=write,
-                finish=self._code if self.store.manifest.owns_codebooks else None,
-            )
+            replaced = self.store.put(records, write=write, finish=self._code)
             self._relabelled.clear()
             self._counts["replaced"] += replaced
             self._counts["added"] += len(records) - replaced
 
     def _code(self, records: Sequence[Record]) -> Sequence[Record]:
+        if self.store.manifest.model_fingerprint != self._made_by:
+            raise DataError(
+                f"The gallery {str(self.store.folder)!r} was upgraded to another model while "
+                "images were added. What was added before is in the gallery; run this again to go "
+                "on with the new model."
+            )
+        if not self.store.manifest.owns_codebooks:
+            return records
         return code_records(self.store, records, self._before, relabelled=self._relabelled)
 
 
@@ -343,3 +352,16 @@ def _check_clash(old: Record | None, new: Record) -> None:
             "another image. Keep both with a prefix (prefix='second/', or --prefix second/), or "
             "replace the old one with upsert (--replace)."
         )
+
+
+def gone_from(store: GalleryStore, root: Path) -> list[str]:
+    """Return the ids of images that came from a folder and whose files are gone from it."""
+    folder = root.expanduser().absolute()
+    if not folder.is_dir():
+        raise DataError(f"There is no folder {str(root)!r}; nothing was deleted.")
+    gone: list[str] = []
+    for batch in store.dataset.to_batches(columns=["id", "uri"]):
+        for name, uri in zip(*(column.to_pylist() for column in batch.columns), strict=True):
+            if uri and Path(uri).is_relative_to(folder) and not Path(uri).is_file():
+                gone.append(name)
+    return gone

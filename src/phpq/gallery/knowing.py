@@ -19,10 +19,10 @@ import numpy as np
 from phpq.additive import LEAST_IMAGES, LEAST_KINDS, AdditiveCodebooks, calibrated, lineage
 from phpq.codes import FloatArray
 from phpq.errors import ConfigError, DataError
+from phpq.gallery._embedded import kept_embeddings
 from phpq.gallery.folder import damage_named
 from phpq.gallery.ingest import encode_items
 from phpq.gallery.owned import write_codebooks
-from phpq.gallery.refit import kept_embeddings
 from phpq.gallery.sources import Source, read_items
 from phpq.gallery.store import GalleryStore
 from phpq.hits import WRONG_AT_MOST
@@ -47,8 +47,10 @@ def calibrate(store: GalleryStore, load: Callable[[], Model], source: Source) ->
             f"The gallery {str(store.folder)!r} keeps no embeddings, which a calibration needs to "
             "leave kinds out. Make one that does (phpq index --own-codebooks)."
         )
-    held_out = _embedded(store, load(), source)
+    held_out, made_by = _embedded(store, load(), source), store.manifest.model_fingerprint
     with store.changing():
+        if store.manifest.model_fingerprint != made_by:
+            raise ConfigError("The gallery got another model meanwhile. Calibrate it again.")
         rows, labels = _rows(store)
         books = calibrated(store.own_codebooks(), rows, labels, held_out)
         if books.chances is None:

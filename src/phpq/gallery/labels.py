@@ -15,10 +15,11 @@ import pyarrow as pa
 
 from phpq.additive import AdditiveCodebooks
 from phpq.errors import ConfigError, UnknownNameError
+from phpq.gallery._embedded import kept_embeddings
 from phpq.gallery._part import batches
 from phpq.gallery.owned import code_records, write_codebooks
 from phpq.gallery.records import code_matrix
-from phpq.gallery.refit import kept_embeddings, with_codes
+from phpq.gallery.reencode import with_codes
 from phpq.gallery.store import GalleryStore
 
 

@@ -11,80 +11,27 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from phpq.codes import Space
-from phpq.errors import FormatError, NotTrainedError
+from phpq.errors import FormatError
 from phpq.evaluation.coded import CODED, FOLDER, CodedImages, read_coded
-from phpq.gallery.folder import MANIFEST, new_manifest, repair_command, writing
+from phpq.gallery.folder import new_manifest, writing
 from phpq.gallery.records import Record
 from phpq.gallery.store import GalleryStore
 
 if TYPE_CHECKING:
     from phpq.model import Model
 
-MODEL = "model"  # the folder of the model inside a gallery
 GALLERY = "gallery"  # the folder of the gallery inside an evaluation
 _PUT_ROWS = 1 << 15  # records of one commit
 _NO_HASH = bytes(32)  # of an image whose file is gone
 
 
-def is_run(folder: Path) -> bool:
-    """Tell a run folder from a gallery."""
-    return (folder / "config.json").is_file() and not (folder / MANIFEST).is_file()
-
-
-def model_folder(gallery: Path) -> Path:
-    """Return where the model of a gallery is: inside, or the run that it is the evaluation of."""
-    run = gallery.parent.parent
-    inside_run = gallery.parent.name == FOLDER and is_run(run)
-    return run if inside_run and not (gallery / MODEL).is_dir() else gallery / MODEL
-
-
-def load_model(folder: Path, device: str, runtime: str = "auto") -> Model:
-    """Load the model of a gallery, or of a run that is to be opened as one."""
-    from phpq.model import load
-    from phpq.model.checkpoint import read_card
-
-    if is_run(folder):
-        return load(folder, device=device, runtime=runtime)
-    home = model_folder(folder)
-    try:
-        read_card(home)  # names a missing folder; `load` would look for it on the hub
-        return load(home, device=device, runtime=runtime)
-    except (FormatError, NotTrainedError) as error:
-        raise FormatError(
-            f"The model of the gallery {str(folder)!r} cannot be read: {error} Copy config.json "
-            f"and weights.safetensors of its run into {str(home)!r}, then look with: phpq gallery "
-            f"verify {folder}"
-        ) from error
-
-
-def open_store(folder: Path, model: Model) -> GalleryStore:
-    """Open a gallery, or the gallery of an evaluated run, whose codes are those of a model."""
-    own = is_run(folder)
-    if own:
-        gather_run(folder, model)
-    store = GalleryStore.open(folder / FOLDER / GALLERY if own else folder)
-    try:
-        made_them = fingerprint_of(model, store.manifest.space)
-    except NotTrainedError as error:
-        raise FormatError(
-            f"The model of the gallery {str(folder)!r} cannot be read: {error} Copy "
-            f"general.safetensors of its run into {str(model_folder(folder))!r}."
-        ) from error
-    if made_them == store.manifest.model_fingerprint:
-        return store
-    if own:
-        raise _trained_since(folder)
-    raise FormatError(
-        f"The codes of the gallery {str(folder)!r} were made by another model than the one in "
-        f"{str(model_folder(folder))!r}. Put the model back that made them, or index the images "
-        f"again. {repair_command(folder)}"
-    )
-
-
-def fingerprint_of(model: Model, space: Space) -> str:
-    """Return what tells a model's embeddings of a space from those of other models."""
-    return model.general_fingerprint() if space == "general" else model.fingerprint()
+def open_run(run: Path, model: Model) -> GalleryStore:
+    """Open the gallery of an evaluated run, whose codes are those of its model."""
+    gather_run(run, model)
+    store = GalleryStore.open(run / FOLDER / GALLERY)
+    if model.fingerprint() != store.manifest.model_fingerprint:
+        raise _trained_since(run)
+    return store
 
 
 def gather_run(run: Path, model: Model) -> None:

@@ -11,6 +11,7 @@ import hashlib
 import shutil
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -19,16 +20,17 @@ import numpy as np
 
 from phpq.additive import AdditiveCodebooks
 from phpq.codes import FloatArray
-from phpq.errors import FormatError
+from phpq.errors import DataError, FormatError
 from phpq.files import remove_temporaries, write_bytes
-from phpq.gallery.folder import Manifest
+from phpq.gallery.folder import EMBEDDING_LOCK, Manifest, writing
+from phpq.gallery.models import MODEL, MODELS
 from phpq.gallery.records import Record
 
 if TYPE_CHECKING:
     from phpq.gallery.store import GalleryStore
 
 BOOKS = "codebooks"  # the folder of the files
-SIDE = "refit"  # embeddings of a refit that is under way or was killed
+SIDE = "refit"  # what was embedded by a refit or an upgrade that is under way or was killed
 _YOUNG = (2, 5)  # images of a class at which its prototype is made anew, after the first
 
 
@@ -66,14 +68,23 @@ def read_codebooks(folder: Path, manifest: Manifest) -> AdditiveCodebooks:
     return AdditiveCodebooks.from_bytes(content)
 
 
-def remove_all_but(folder: Path, name: str) -> None:
-    """Remove codebooks that no version is left for, and what killed refits left."""
-    shutil.rmtree(folder / SIDE, ignore_errors=True)
-    if (folder / BOOKS).is_dir():
-        remove_temporaries(folder / BOOKS)
-        for path in (folder / BOOKS).glob("*.safetensors"):
-            if path.stem != name:
-                path.unlink(missing_ok=True)
+def remove_all_but(folder: Path, kept: Sequence[Manifest]) -> None:
+    """Remove codebooks and models of no version that is left, and what killed refits left."""
+    if (folder / SIDE).is_dir():
+        # What is embedded now, beside other changes, is not left over.
+        with suppress(DataError), writing(folder, timeout=0, lock_file=EMBEDDING_LOCK):
+            shutil.rmtree(folder / SIDE, ignore_errors=True)
+    for home, names in (
+        (folder / BOOKS, {f"{manifest.books}.safetensors" for manifest in kept}),
+        (folder / MODELS, {manifest.model for manifest in kept}),
+    ):
+        if home.is_dir():
+            remove_temporaries(home)
+            for path in home.iterdir():
+                if path.name not in names:
+                    shutil.rmtree(path) if path.is_dir() else path.unlink(missing_ok=True)
+    if all(manifest.model for manifest in kept):
+        shutil.rmtree(folder / MODEL, ignore_errors=True)
 
 
 def _path(folder: Path, name: str) -> Path:

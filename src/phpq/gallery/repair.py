@@ -32,7 +32,7 @@ from phpq.gallery.folder import (
     writing,
 )
 from phpq.gallery.ingest import encode_again
-from phpq.gallery.of_run import fingerprint_of, model_folder
+from phpq.gallery.models import MODEL, fingerprint_of, model_folder
 from phpq.gallery.owned import code_records
 from phpq.gallery.records import Record, code_matrix, row_checks
 from phpq.gallery.refit import refit_kept
@@ -86,7 +86,8 @@ def verify_gallery(folder: Path, *, repair: bool = False) -> VerifyReport:
     def encode(records: Sequence[Record]) -> Sequence[Record | None]:
         from phpq.model import load
 
-        model, store = load(model_folder(folder)), GalleryStore.open(folder)
+        store = GalleryStore.open(folder)
+        model = load(model_folder(folder, store.manifest))
         return [encode_again(model, record, store) for record in records]
 
     usable = encode if _check_model(folder) is None else None
@@ -191,7 +192,7 @@ def _check_manifest(folder: Path, dataset: Any, notes: _Notes, *, repair: bool) 
     except FormatError as error:
         notes.problems.append(f"manifest.json: {str(error).split('. ')[0]}")
         manifest = None
-    if manifest is not None and kept is not None and manifest.lasting() != kept.lasting():
+    if manifest is not None and kept is not None and not manifest.of_one_gallery(kept):
         notes.problems.append("manifest.json does not describe the codes in images.lance")
         manifest = None
     if manifest is None and repair:
@@ -310,23 +311,31 @@ def _check_model(folder: Path) -> str | None:
     from phpq.model import load
     from phpq.model.checkpoint import read_card
 
+    manifest = _newest_manifest(folder)
+    home = model_folder(folder, manifest)
+    shown = f"{MODEL}/" if home.parent == folder else str(home)
     try:
-        manifest = read_manifest(folder)
-    except PhpqError:
-        manifest = None  # reported as a problem of the manifest
-    try:
-        read_card(model_folder(folder))
-        model = load(model_folder(folder), device="cpu")
+        read_card(home)
+        model = load(home, device="cpu")
         fingerprint = fingerprint_of(model, manifest.space) if manifest else ""
         # A file that a runtime needs is read when it is used, not before.
         side = model.card.config.data.store_size
         space = manifest.space if manifest else "learned"
         model.embed_pixels(np.zeros((1, 3, side, side), np.uint8), space=space)
     except PhpqError as error:
-        return f"the model cannot be read: {error} Copy the run that made the gallery into model/."
+        return f"the model cannot be read: {error} Copy the run that made the gallery into {shown}."
     if manifest and fingerprint != manifest.model_fingerprint:
         return (
-            "model/ holds another model than the one that made the codes. Copy config.json and "
+            f"{shown} holds another model than the one that made the codes. Copy config.json and "
             "weights.safetensors of the right run into it, or index the images again."
         )
     return None
+
+
+def _newest_manifest(folder: Path) -> Manifest | None:
+    """Return what the newest version says of itself, or else the folder; None if neither does."""
+    with suppress(PhpqError):
+        return GalleryStore.open(folder).manifest
+    with suppress(PhpqError):
+        return read_manifest(folder)
+    return None  # reported as a problem of the manifest

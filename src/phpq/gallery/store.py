@@ -28,6 +28,7 @@ from phpq.codes import Codebooks, IntArray
 from phpq.errors import ConfigError, DataError, FormatError, UnknownNameError
 from phpq.files import remove_temporaries, write_json
 from phpq.gallery._copy import read_copy
+from phpq.gallery._kept import release_all_but
 from phpq.gallery._rows import Rows, open_dataset
 from phpq.gallery.folder import (
     IMAGES,
@@ -119,13 +120,13 @@ class GalleryStore(Rows):
             missing = sorted(kept - set(schema.names))
             if missing:
                 raise ValueError(f"{IMAGES} has no column {missing[0]!r}")
-        if stored.get("model_fingerprint") != manifest.model_fingerprint:
+        if stored.get("model_fingerprint") != manifest.model_fingerprint and not manifest.upgraded:
             raise FormatError(
                 f"The codes in {str(folder / IMAGES)!r} were made by another model than the one "
                 f"that {str(folder)!r} names. Restore the two from one copy, or index the images "
                 f"again. If only manifest.json is wrong: phpq gallery verify --repair {folder}"
             )
-        return cls(folder, _of_version(schema, manifest, folder), source)
+        return cls(folder, _of_version(schema, folder), source)
 
     @property
     def metadata_columns(self) -> tuple[str, ...]:
@@ -156,7 +157,7 @@ class GalleryStore(Rows):
 
     def _moved(self) -> None:
         """Follow the dataset to another version."""
-        manifest = _of_version(self.dataset.schema, self.manifest, self.folder)
+        manifest = _of_version(self.dataset.schema, self.folder)
         if manifest.books != self.manifest.books or not manifest.books:
             self._books = None
         self.manifest = manifest
@@ -271,17 +272,19 @@ class GalleryStore(Rows):
                 self.refresh()
 
     def compact(self) -> int:
-        """Merge small files, drop what was deleted or left by a crash; returns the bytes freed."""
+        """Merge small files, drop what no version that is kept needs; returns the bytes freed."""
         with self.changing(), damage_named(self.folder):
             self.dataset.optimize.compact_files(
                 target_rows_per_fragment=1 << 20, materialize_deletions_threshold=0.0
             )
             self.refresh()
+            before = release_all_but(self.dataset, self.manifest.before)
             # No other writer is at work, so that files of no version are nobody's.
             freed = self.dataset.cleanup_old_versions(
-                older_than=timedelta(0), delete_unverified=True
+                older_than=timedelta(0), delete_unverified=True, error_if_tagged_old_versions=False
             )
-            remove_all_but(self.folder, self.manifest.books)
+            kept = [self, *(GalleryStore.open(self.folder, version=each) for each in before)]
+            remove_all_but(self.folder, [store.manifest for store in kept])
             remove_temporaries(self.folder)
         return int(freed.bytes_removed)
 
@@ -353,15 +356,13 @@ class GalleryStore(Rows):
         import pyarrow.compute as pc
 
         wanted = pa.array(ids, pa.string())
-        found: list[IntArray] = []
-        start = 0
+        start, found = 0, [np.empty(0, np.int64)]
         with damage_named(self.folder):
             for batch in self.dataset.to_batches(columns=["id"]):
                 mask = pc.is_in(batch.column("id"), value_set=wanted)
                 found.append(start + np.flatnonzero(mask.to_numpy(zero_copy_only=False)))
                 start += batch.num_rows
-            offsets = np.concatenate([np.empty(0, np.int64), *found])
-            return self.dataset.take(offsets.tolist(), columns=columns)
+            return self.dataset.take(np.concatenate(found).tolist(), columns=columns)
 
     def records(self, table: Any) -> list[Record]:
         """Turn rows of the dataset into records."""
@@ -392,9 +393,7 @@ def _about(manifest: Manifest) -> dict[bytes, bytes]:
     return {METADATA_KEY: json.dumps(manifest.to_dict()).encode()}
 
 
-def _of_version(schema: Any, manifest: Manifest, folder: Path) -> Manifest:
-    """Return the manifest of a version: codes and the name of their codebooks are one commit."""
-    if not manifest.owns_codebooks:
-        return manifest
+def _of_version(schema: Any, folder: Path) -> Manifest:
+    """Return the manifest of a version: codes, and what names their codebooks and their model."""
     with damage_named(folder):
         return parse_manifest(json.loads(schema.metadata[METADATA_KEY]), folder)

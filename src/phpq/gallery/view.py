@@ -37,7 +37,7 @@ from phpq.gallery.shards import (
 from phpq.gallery.store import GalleryStore
 from phpq.gallery.verdicts import NOTHING, Told, tell
 from phpq.hits import WRONG_AT_MOST, Found, Hit
-from phpq.index.ties import TIE_ROWS, float_scores, tied_blocks
+from phpq.index.ties import TIE_ROWS, Block, batched_blocks, float_scores, page_ties
 
 _READ_ROWS = 8192  # records that are read at once
 _KEPT = 8  # answers that are kept, such as the map
@@ -79,13 +79,19 @@ class GalleryView:
     """A gallery as it was at the version of a store, which is neither written with nor refreshed.
 
     `shards` hold the codes and search them; by default one, in this process. `codebooks` are those
-    of the model; a gallery that owns its codebooks is read with its own.
+    of the model; a gallery that owns its codebooks is read with its own. `model` is what made the
+    codes, for whoever asks by image: no other may embed what is searched here.
     """
 
     def __init__(
-        self, store: GalleryStore, codebooks: Codebooks, shards: Shards | None = None
+        self,
+        store: GalleryStore,
+        codebooks: Codebooks,
+        shards: Shards | None = None,
+        model: Any = None,
     ) -> None:
         self.store = store
+        self.model = model
         self.codebooks = store.codebooks(codebooks)
         self._parts = (shards or LocalShards()).open(store, self.codebooks)
         self._edges = self._parts.edges
@@ -126,6 +132,11 @@ class GalleryView:
     @cached_property
     def _facts(self) -> list[ShardFacts]:
         return self._ask_all(Request("facts"))
+
+    def embed(self, images: Any) -> FloatArray:
+        """Embed images with the model that made the codes: (n, D) float32."""
+        vectors: FloatArray = self.model.embed(images, space=self.store.manifest.space)
+        return vectors
 
     def prepare(self) -> None:
         """Count labels and codewords now, not at the first request."""
@@ -211,7 +222,8 @@ class GalleryView:
         if kept:
             # What is re-ranked is put in order below; here, only what is among it.
             last = slice(page.rerank - 1, page.rerank) if page.rerank else shown
-            ranked = self._by_floats(queries, ranked, _ties(ranked, last))
+            counts = (ranked.places >= 0).sum(axis=1).tolist()
+            ranked = self._by_floats(queries, ranked, page_ties(ranked.scores, counts, last))
         if page.rerank:
             first = (ranked.places[:, : page.rerank] >= 0).sum(axis=1).tolist()
             every = [(query, slice(0, count)) for query, count in enumerate(first)]
@@ -230,7 +242,7 @@ class GalleryView:
         self,
         queries: FloatArray,
         ranked: Ranked,
-        blocks: Sequence[tuple[int, slice]],
+        blocks: Sequence[Block],
         *,
         rescore: bool = False,
     ) -> Ranked:
@@ -242,7 +254,7 @@ class GalleryView:
             return ranked
         places, offsets, scores = ranked.places.copy(), ranked.offsets.copy(), ranked.scores.copy()
         norm = self.store.manifest.query_norm
-        for part in _batches(blocks, _READ_ROWS):
+        for part in batched_blocks(blocks, _READ_ROWS):
             read = np.concatenate([ranked.offsets[query, columns] for query, columns in part])
             rows, end = self.store.embeddings_at(read), 0
             for query, columns in part:
@@ -349,29 +361,6 @@ class GalleryView:
         names, labels = (table.column(name).to_pylist() for name in ("id", "label"))
         codes = code_matrix(table.column("code"), self.codebooks.num_codebooks)
         return [Glance(*parts) for parts in zip(names, labels, codes, strict=True)]
-
-
-def _ties(ranked: Ranked, shown: slice) -> list[tuple[int, slice]]:
-    """Return query and columns of the ties that a page shows a row of."""
-    counts = (ranked.places >= 0).sum(axis=1).tolist()
-    return [
-        (query, block)
-        for query, count in enumerate(counts)
-        for block in tied_blocks(ranked.scores[query, :count], shown)
-    ]
-
-
-def _batches(
-    blocks: Sequence[tuple[int, slice]], most: int
-) -> Iterator[Sequence[tuple[int, slice]]]:
-    """Cut blocks into runs of at most `most` columns together, or of one block."""
-    ends = np.cumsum([columns.stop - columns.start for _, columns in blocks])
-    start = 0
-    while start < len(blocks):
-        before = int(ends[start - 1]) if start else 0
-        stop = max(start + 1, int(np.searchsorted(ends, before + most, side="right")))
-        yield blocks[start:stop]
-        start = stop
 
 
 def _hits(

@@ -6,14 +6,17 @@ import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from phpq.codes import Codebooks
 from phpq.errors import FormatError
-from phpq.gallery.folder import newest_seen
+from phpq.gallery.folder import Manifest, newest_seen
 from phpq.gallery.shards import Shards
 from phpq.gallery.store import GalleryStore
 from phpq.gallery.view import GalleryView
+
+if TYPE_CHECKING:
+    from phpq.model import Model
 
 T = TypeVar("T")
 _ATTEMPTS = 5  # to read from a gallery that others compact all the time
@@ -23,20 +26,21 @@ _PAUSE = 0.05  # seconds between two
 class Views:
     """Holds one view of a gallery, made when it is first needed.
 
-    `codebooks` are the model's; a gallery that owns its codebooks has them by version. `changed` is
-    called with each new view before it takes the place of the old one.
+    `made_by` gives the model of a version, which is loaded before its view takes the place of the
+    old one; or it is the codebooks of the one model of all versions, if nobody asks by image.
+    `changed` is called with each new view before it is read.
     """
 
     def __init__(
         self,
         folder: Path,
-        codebooks: Codebooks,
+        made_by: Codebooks | Callable[[Manifest], Model],
         *,
         shards: Shards | None = None,
         changed: Callable[[GalleryView], None] = lambda _: None,
     ) -> None:
         self.folder = folder
-        self._codebooks = codebooks
+        self._made_by = made_by
         self._shards = shards
         self._changed = changed
         self._loading = threading.Lock()
@@ -97,12 +101,16 @@ class Views:
     def _load(self, version: int | None = None) -> GalleryView:
         store = GalleryStore.open(self.folder, version=version)
         held = self._current
-        if held is not None and held.store.manifest.lasting() != store.manifest.lasting():
+        if held is not None and not held.store.manifest.of_one_gallery(store.manifest):
             raise FormatError(
                 f"The gallery {str(self.folder)!r} was made anew, perhaps by another model, while "
                 "it was open. Open it again, or start the server again."
             )
-        view = GalleryView(store, self._codebooks, self._shards)
+        if isinstance(self._made_by, Codebooks):
+            view = GalleryView(store, self._made_by, self._shards)
+        else:
+            model = self._made_by(store.manifest)
+            view = GalleryView(store, model.codebooks, self._shards, model)
         if held is None:  # once: a gallery may change all the time
             store.copy()
         return view

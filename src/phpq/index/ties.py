@@ -7,7 +7,7 @@ however many images share a code.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from itertools import pairwise
 from typing import Any
 
@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from phpq.codes import Codebooks, FloatArray, QueryNorm
 
 TIE_ROWS = 256  # of a block
+Block = tuple[int, slice]  # a query, and columns of its answer
 
 
 def tied_blocks(scores: FloatArray, shown: slice) -> Iterator[slice]:
@@ -32,6 +33,26 @@ def tied_blocks(scores: FloatArray, shown: slice) -> Iterator[slice]:
         for start in range(first + skipped, min(last, shown.stop), TIE_ROWS):
             if min(start + TIE_ROWS, last) - start > 1:
                 yield slice(start, min(start + TIE_ROWS, last))
+
+
+def page_ties(scores: FloatArray, counts: Sequence[int], shown: slice) -> list[Block]:
+    """Return the ties that a page shows a row of, of (Q, n) scores, `counts` of each query's."""
+    return [
+        (query, columns)
+        for query, count in enumerate(counts)
+        for columns in tied_blocks(scores[query, :count], shown)
+    ]
+
+
+def batched_blocks(blocks: Sequence[Block], most: int) -> Iterator[Sequence[Block]]:
+    """Cut blocks into runs of at most `most` columns together, or of one block."""
+    ends = np.cumsum([columns.stop - columns.start for _, columns in blocks])
+    start = 0
+    while start < len(blocks):
+        before = int(ends[start - 1]) if start else 0
+        stop = max(start + 1, int(np.searchsorted(ends, before + most, side="right")))
+        yield blocks[start:stop]
+        start = stop
 
 
 def float_scores(

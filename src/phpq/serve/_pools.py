@@ -168,20 +168,22 @@ class Batcher(ABC):
             return batch
 
 
+Embed = Callable[[PixelArray], FloatArray]  # (n, 3, S, S) uint8 to (n, D) float32
+
+
 class Embedder(Batcher):
-    """One thread for the model, `embed`: (n, 3, S, S) uint8 to (n, D) float32."""
+    """One thread for the models; squares for one model go together."""
 
     crowded = "too many images wait for the model"
 
-    def __init__(
-        self, embed: Callable[[PixelArray], FloatArray], *, largest: int = 16, waiting: int = 256
-    ) -> None:
-        self._embed = embed
+    def __init__(self, *, largest: int = 16, waiting: int = 256) -> None:
         super().__init__("phpq-embedder", threads=1, largest=largest, waiting=waiting)
 
-    def embed(self, square: PixelArray, *, seconds: float) -> FloatArray:
-        """Embed one square, (3, S, S) uint8: (D,) float32."""
-        job = self.put(square, seconds=seconds)
+    def embed(
+        self, embed: Embed, square: PixelArray, *, seconds: float, model: int = 0
+    ) -> FloatArray:
+        """Embed one square, (3, S, S) uint8: (D,) float32; `model` tells models apart."""
+        job = self.put((embed, square), seconds=seconds, group=model)
         try:
             embedding: FloatArray = job.result()
         except TimeoutError as error:
@@ -195,6 +197,7 @@ class Embedder(Batcher):
             thread.join()
 
     def _work(self, batch: list[Job]) -> None:
-        embeddings = self._embed(np.stack([job.content for job in batch]))
+        embed: Embed = batch[0].content[0]
+        embeddings = embed(np.stack([job.content[1] for job in batch]))
         for job, embedding in zip(batch, embeddings, strict=True):
             job.future.set_result(embedding)

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any
 
 from cachetools import LRUCache
 
-from phpq.errors import BadImageError, ConfigError, UnknownNameError
+from phpq.errors import BadImageError, ConfigError, DataError, UnknownNameError
 from phpq.files import write_bytes
 from phpq.gallery.records import Record
 from phpq.gallery.store import GalleryStore
@@ -31,7 +31,7 @@ from phpq.serve.decode_pool import DecodePool
 
 if TYPE_CHECKING:
     from phpq.gallery import AddReport
-    from phpq.model import Model
+    from phpq.gallery.models import Models
 
 SIZES = (96, 192, 384, 768)  # of thumbnails: few, so that the cache is of use
 UPLOADS = "uploads"  # the folder of the gallery that holds them
@@ -144,9 +144,9 @@ def _gone(record: Record) -> UnknownNameError:
 class Writer:
     """Adds and deletes; one call at a time."""
 
-    def __init__(self, folder: Path, model: Model, decoders: DecodePool) -> None:
+    def __init__(self, folder: Path, models: Models, decoders: DecodePool) -> None:
         self._folder = folder
-        self._model = model
+        self._models = models
         self._decoders = decoders
 
     def add(
@@ -159,21 +159,23 @@ class Writer:
         replace: bool,
     ) -> AddReport:
         """Add one image."""
-        from phpq.gallery import Gallery
-
         kind = self._decoders.check(content, name=id).format
         file = self._file(content, kind)
         new = not file.exists()
         if new:
             file.parent.mkdir(exist_ok=True)
             write_bytes(file, content)
-        gallery = Gallery(self._store(), self._model)
-        put = gallery.upsert if replace else gallery.add
-        before = gallery.get(id).uri if replace and gallery.count(_is("id", id)) else None
+        store = self._store()
+        before = store.find([id])[id].uri if replace and store.count(_is("id", id)) else None
+        row = {"path": file, "id": id, "label": label}
         try:
-            report = put(
-                [{"path": file, "id": id, "label": label}], metadata=metadata, on_bad="refuse"
-            )
+            try:
+                report = self._put(store, row, metadata, replace)
+            except DataError:
+                newer = self._store()
+                if newer.manifest.model_fingerprint == store.manifest.model_fingerprint:
+                    raise
+                report = self._put(newer, row, metadata, replace)  # upgraded this moment
         except BaseException:
             if new:
                 self._remove_unused([str(file)])
@@ -181,6 +183,18 @@ class Writer:
         if before is not None:
             self._remove_unused([before])
         return report
+
+    def _put(
+        self,
+        store: GalleryStore,
+        row: Mapping[str, Any],
+        metadata: Mapping[str, Any],
+        replace: bool,
+    ) -> AddReport:
+        from phpq.gallery import Gallery
+
+        gallery = Gallery(store, self._models)
+        return gallery.add([row], metadata=metadata, on_bad="refuse", replace=replace)
 
     def delete(self, ids: Sequence[str]) -> tuple[int, list[str]]:
         """Delete images in one commit; returns how many went, and the ids that are not there."""

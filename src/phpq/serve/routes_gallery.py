@@ -81,7 +81,7 @@ def gallery_routes(services: Services) -> APIRouter:
 
 def describe(services: Services, view: GalleryView) -> schemas.Info:
     """Put together what `/info` says."""
-    manifest, model, settings = view.store.manifest, services.model, services.settings
+    manifest, model, settings = view.store.manifest, view.model, services.settings
     return schemas.Info(
         name=services.gallery.name,
         images=len(view),
@@ -96,7 +96,7 @@ def describe(services: Services, view: GalleryView) -> schemas.Info:
         model=schemas.ModelInfo(
             method=model.card.config.method.name,
             backbone=model.card.config.model.backbone,
-            fingerprint=services.fingerprint,
+            fingerprint=view.remember("fingerprint", model.fingerprint),
             classes=len(model.class_names),
             epochs=model.epochs,
         ),
@@ -229,13 +229,13 @@ def explain_routes(services: Services) -> APIRouter:
 
 def explain_sent(services: Services, hit_id: str, content: bytes, name: str) -> schemas.Explanation:
     """Explain a hit of a search for an upload."""
-    embedding = services.embed(content, name)
 
     def work(view: GalleryView) -> schemas.Explanation:
+        embedding = services.embed(view, content, name)
         hit = view.find(hit_id)[1]
         code = view.codebooks.encode(embedding[None])[0]
-        note = services.heat_missing
-        heat = None if note else _data_uri(services.heat_png(content, name, hit.code))
+        note = services.heat_missing(view)
+        heat = None if note else _data_uri(services.heat_png(view, content, name, hit.code))
         return _explanation(services, view, embedding, code, hit, query_heat=heat, note=note)
 
     return services.views.read(work)
@@ -254,7 +254,7 @@ def explain_named(
         note = "Of the query only its code is known: there is no picture to draw a heat map over."
         return _explanation(services, view, query, parsed, hit, note=note)
     record = view.find(query_id or "")[1]
-    heat, note = _heat(services, record, hit.code)
+    heat, note = _heat(services, view, record, hit.code)
     return _explanation(
         services, view, view.query_of(record), record.code, hit, query_heat=heat, note=note
     )
@@ -275,8 +275,8 @@ def _explanation(
     norm = view.store.manifest.query_norm
     shares = codebook_shares(view.codebooks, query, hit.code, query_norm=norm)
     pairs = zip(shares.tolist(), signed_parts(shares).tolist(), strict=True)
-    hit_heat, hit_note = _heat(services, hit, code)
-    about_model = "" if services.heat_missing else heat_note(services.model)
+    hit_heat, hit_note = _heat(services, view, hit, code)
+    about_model = "" if services.heat_missing(view) else heat_note(view.model)
     notes = [text for text in (note, hit_note, about_model) if text]
     return schemas.Explanation(
         score=float(shares.sum()),
@@ -290,12 +290,14 @@ def _explanation(
     )
 
 
-def _heat(services: Services, record: Record, code: CodeArray) -> tuple[str | None, str]:
+def _heat(
+    services: Services, view: GalleryView, record: Record, code: CodeArray
+) -> tuple[str | None, str]:
     """Return the heat map of an image of the gallery, or why there is none."""
-    if services.heat_missing:
-        return None, services.heat_missing
+    if missing := services.heat_missing(view):
+        return None, missing
     try:
-        return _data_uri(services.heat_png(read_file(record), record.id, code)), ""
+        return _data_uri(services.heat_png(view, read_file(record), record.id, code)), ""
     except (UnknownNameError, BadImageError) as error:
         return None, str(error)
 

@@ -12,7 +12,7 @@ from starlette.datastructures import UploadFile
 from starlette.responses import Response
 
 from phpq.errors import ConfigError
-from phpq.gallery.view import Page
+from phpq.gallery.view import GalleryView, Page
 from phpq.serve import schemas
 from phpq.serve._answers import answer, search_named, search_upload
 from phpq.serve.schemas import Image, OptionalCode, OptionalId, OptionalUri, upload_name
@@ -83,14 +83,12 @@ def search_routes(services: Services) -> APIRouter:
 async def _search_uploads(
     services: Services, uploads: list[tuple[bytes, str]], page: Page
 ) -> list[schemas.SearchAnswer]:
-    def work() -> list[schemas.SearchAnswer]:
-        embeddings = [services.embed(content, name) for content, name in uploads]
-        # All from one view.
-        return services.views.read(
-            lambda view: [search_upload(view, vector, page) for vector in embeddings]
-        )
+    def work(view: GalleryView) -> list[schemas.SearchAnswer]:
+        # All from one view, and embedded by the model that made its codes.
+        embeddings = [services.embed(view, content, name) for content, name in uploads]
+        return [search_upload(view, vector, page) for vector in embeddings]
 
-    return await services.uploads.run(work)
+    return await services.uploads.run(services.views.read, work)
 
 
 def _checked(make: Callable[[], schemas.BatchRequest]) -> schemas.BatchRequest:

@@ -7,7 +7,7 @@ import threading
 import time
 from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
@@ -20,7 +20,7 @@ from phpq.gallery.folder import DAMAGE
 from phpq.gallery.shards import LocalShards, Shards
 from phpq.gallery.view import GalleryView
 from phpq.gallery.views import Views
-from phpq.serve._pools import BoundedPool, Embedder, PixelArray
+from phpq.serve._pools import BoundedPool, Embedder
 from phpq.serve._refusals import too_large
 from phpq.serve.decode_pool import DecodePool
 from phpq.serve.files import Pictures, Writer
@@ -54,12 +54,12 @@ class Services:
         self.settings = settings
         self.shards: Shards = shards or LocalShards(prepare=True)
         self.gallery = gallery
-        self.model = gallery.model
-        self.fingerprint = gallery.model.fingerprint()
         self.metrics = Metrics()
         self.shards.report_to(self.metrics.shard_event)
+        self.ready = False
+        self._warmed: Any = None  # the model that was used before
         self.views = Views(
-            gallery.path, gallery.model.codebooks, shards=self.shards, changed=self._loaded
+            gallery.path, gallery.models.of, shards=self.shards, changed=self._loaded
         )
         self.views.reload()
         self._follower = Follower(self.views, seconds=settings.reload_seconds)
@@ -67,11 +67,8 @@ class Services:
             settings.decoders, max_pixels=settings.max_pixels, seconds=settings.decode_seconds
         )
         self.pictures = Pictures(self.decoders, cache_bytes=settings.cache_bytes)
-        self.writer = Writer(gallery.path, gallery.model, self.decoders)
-        manifest = self.views.current.store.manifest
-        self._embedder = Embedder(partial(gallery.model.embed_pixels, space=manifest.space))
-        # Why there is no heat map.
-        self.heat_missing = _NO_HEAT if manifest.owns_codebooks else heat_missing(self.model)
+        self.writer = Writer(gallery.path, gallery.models, self.decoders)
+        self._embedder = Embedder()
         pool = partial(BoundedPool, waiting=settings.max_waiting, seconds=settings.request_seconds)
         # For what takes milliseconds. Threads that wait for other processes need no core each.
         threads = settings.workers or (_WAITING_THREADS if self.shards.remote else settings.threads)
@@ -81,19 +78,18 @@ class Services:
         self.uploads = pool("uploads", threads=4 * settings.decoders)
         self.writes = pool("writes", threads=1)  # writers come one after the other
         self._heating = threading.Lock()
-        self.ready = False
 
     def _loaded(self, view: GalleryView) -> None:
         view.prepare()
+        if self.ready and view.model is not self._warmed:
+            self._warmed = _warm(view)
         self.metrics.loaded(len(view), view.version)
 
     def start(self) -> None:
         """Begin to follow the gallery, and start what takes time to start."""
         self._follower.start()
         self.decoders.start()
-        # The first images take a model longer than all others: not those of the first client.
-        side = self.model.card.config.data.store_size
-        self.embed_square(np.zeros((3, side, side), np.uint8))
+        self._warmed = _warm(self.views.current)
         self.ready = True
 
     def close(self) -> None:
@@ -113,32 +109,47 @@ class Services:
         """Call `make(view, limit)`, once for each view and limit."""
         return await self.read(lambda view: view.remember((what, limit), lambda: make(view, limit)))
 
-    def embed(self, content: bytes, name: str) -> FloatArray:
-        """Embed an upload: (D,) float32."""
+    def embed(self, view: GalleryView, content: bytes, name: str) -> FloatArray:
+        """Embed an upload as the images of a view were: (D,) float32."""
         if len(content) > self.settings.max_upload_bytes:
             raise too_large(f"{len(content):,} bytes", self.settings.max_upload_bytes)
-        config = self.model.card.config.data
-        return self.embed_square(self.decoders.square(content, config, name=name))
+        model = view.model
+        square = self.decoders.square(content, model.card.config.data, name=name)
+        work = partial(model.embed_pixels, space=view.store.manifest.space)
+        seconds = self.settings.request_seconds
+        return self._embedder.embed(work, square, seconds=seconds, model=id(model))
 
-    def embed_square(self, square: PixelArray) -> FloatArray:
-        """Embed (3, S, S) uint8: (D,) float32."""
-        return self._embedder.embed(square, seconds=self.settings.request_seconds)
+    def heat_missing(self, view: GalleryView) -> str:
+        """Say why there is no heat map; nothing if there is one."""
+        if view.store.manifest.owns_codebooks:
+            return _NO_HEAT
+        return view.remember("heat missing", lambda: heat_missing(view.model))
 
-    def heat_png(self, content: bytes, name: str, code: CodeArray | None) -> bytes:
+    def heat_png(
+        self, view: GalleryView, content: bytes, name: str, code: CodeArray | None
+    ) -> bytes:
         """Draw where in an image its match with a code, (M,) uint8, comes from, as a PNG."""
         from PIL import Image
 
         from phpq.explain import heat_map, overlay_png
 
-        longest = max(_HEAT_SIDE, 2 * self.model.card.config.data.store_size)
+        longest = max(_HEAT_SIDE, 2 * view.model.card.config.data.store_size)
         image = Image.fromarray(self.decoders.pixels(content, longest, name=name))
         with self._heating:  # needs gradients, and so more memory than a search
-            heat = heat_map(self.model, image, code=code)
+            heat = heat_map(view.model, image, code=code)
         return overlay_png(image, heat)
 
     def jobs(self) -> dict[str, int]:
         """Return the jobs that run or wait, by pool."""
         return {pool.name: pool.jobs for pool in (self.searches, self.uploads, self.writes)}
+
+
+def _warm(view: GalleryView) -> Any:
+    """Return the model of a view, used once: its first images take longer than all others."""
+    side = view.model.card.config.data.store_size
+    square = np.zeros((1, 3, side, side), np.uint8)
+    view.model.embed_pixels(square, space=view.store.manifest.space)
+    return view.model
 
 
 class Follower:

@@ -19,6 +19,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from phpq.cluster.connection import import_serve
 from phpq.codes import Codebooks
 from phpq.errors import PhpqError
@@ -156,7 +158,10 @@ class ShardHost:
             while len(self._held) >= _HELD:  # before, not after: memory holds two, never three
                 self._held.popitem(last=False)
         store = GalleryStore.open(self._folder, version=version)
-        books = store.codebooks(self._codebooks)
+        books, manifest = store.codebooks(self._codebooks), store.manifest
+        if (books.num_codebooks, books.codebook_size) != manifest.code_shape:
+            # The gallery was upgraded. An index asks codebooks for their sizes and no more.
+            books = Codebooks(np.zeros((*manifest.code_shape, 1), np.float32), unit=False)
         shard = Shard(store, books, self._number, self._shards)
         shard.prepare()
         with self._lock:
