@@ -299,7 +299,7 @@ class Gallery:
         return calibrate(self._store, lambda: self.model, photos)
 
     def set_parents(self, parents: Mapping[str, str]) -> dict[str, Any]:
-        """Say what labels belong to, as in {"Yellow Warbler": "Warbler"}, which a verdict may name."""
+        """Say what labels belong to, as in {"Yellow Warbler": "Warbler"}: verdicts may name it."""
         from phpq.gallery.knowing import set_parents
 
         return set_parents(self._store, parents)
