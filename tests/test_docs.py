@@ -63,7 +63,7 @@ def _commands(page: Path) -> list[list[str]]:
 
 @pytest.fixture
 def birds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Stand in a folder that has what the examples name: `birds/`, `photo.jpg`, `other.jpg`."""
+    """Stand in a folder that has what the examples name: `birds/`, `photo.jpg`, `families.csv`."""
     images = tiny_birds().train
     for row, name in enumerate(images.ids):
         folder = tmp_path / "birds" / images.class_names[images.labels[row]]
@@ -71,6 +71,8 @@ def birds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         images.read(row).save(folder / f"{Path(name).name}.png")
     for row, name in enumerate(("photo.jpg", "other.jpg", "a.jpg", "b.jpg")):
         images.read(row).save(tmp_path / name)
+    lines = [f"{name},family {number % 2}\n" for number, name in enumerate(images.class_names)]
+    (tmp_path / "families.csv").write_text("".join(lines), "utf-8")
     monkeypatch.chdir(tmp_path)
     return tmp_path
 
