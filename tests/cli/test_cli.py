@@ -20,6 +20,7 @@ def test_version_and_help() -> None:
     assert all(name in listed for name in COMMANDS)
     assert set(COMMANDS) == {
         "advise",
+        "compare",
         "demo",
         "download",
         "evaluate",
