@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from phpq.model import Model
 
 LEARNED, NONE = "of the learned classes", "none"
+MEASURED = 500  # images that can be measured in one second, and the root of more in more
 PER_CLASS = 10  # images of a class, at least, where only some are taken
 _TRIED = 32  # images by which the speed of embedding is measured
 
@@ -80,6 +81,21 @@ def sample_dataset(dataset: Dataset, most: int) -> tuple[Dataset, str]:
     return replace(dataset, train=chosen[0], test=chosen[1]), said
 
 
+def fit_seconds(
+    dataset: Dataset, seconds: float, *, rate: float, waiting: int
+) -> tuple[Dataset, str]:
+    """Take as many images as a comparison of so many seconds can, as `sample_dataset` does.
+
+    Half of the time is for `waiting` images, which are not embedded yet, at `rate` a second. And
+    every way to search scores every query against every row: that grows with the square.
+    """
+    most = MEASURED * seconds**0.5
+    if waiting > rate * seconds / 2:
+        most = min(most, rate * seconds / 2)
+    total = len(dataset.train) + len(dataset.test)
+    return (dataset, "") if total <= most else sample_dataset(dataset, round_down(most))
+
+
 def round_down(count: float) -> int:
     """Return the largest of 1, 2, 5, 10, 20 ... below: the same images are drawn the next time."""
     power = 10 ** int(np.floor(np.log10(max(count, 1))))
@@ -97,7 +113,7 @@ def embed_with_models(
     """Embed by models that were tuned elsewhere, and by the trunk that the first began from.
 
     Classes that none of them learned are new. `weights` says where those of the trunk are now;
-    `seconds` are what embedding may take, else fewer images are.
+    `seconds` are what the comparison may take, else it has fewer images.
     """
     first, notes = models[0], list[str]()
     describe = _frozen(first, weights)
@@ -109,7 +125,8 @@ def embed_with_models(
     if describe is not None:
         spaces["frozen"] = describe
     rate = _rate(first, spaces, dataset.train)
-    dataset, said = sample_dataset(dataset, round_down(rate * seconds / len(models)))
+    waiting = len(models) * (len(dataset.train) + len(dataset.test))
+    dataset, said = fit_seconds(dataset, seconds, rate=rate, waiting=waiting)
     notes += [said] if said else []
     parts = [
         [

@@ -21,10 +21,9 @@ from phpq.compare.embed import (
     LEARNED,
     NONE,
     Embedded,
+    fit_seconds,
     images_of,
     plain_config,
-    round_down,
-    sample_dataset,
 )
 from phpq.compare.spaces import Images, Space, unit_space
 from phpq.config import RunConfig, override, with_bits
@@ -93,10 +92,9 @@ def learn_and_embed(
     network = build_method(config, len(dataset.class_names), load_weights=True).to(device)
     cut = cut_network(network, config)
     rate = _rate(dataset, config, cut)
-    said = ""
-    if images_to_pass(dataset, config, cut, cache) > rate * seconds / 2:
-        dataset, said = sample_dataset(dataset, round_down(rate * seconds / 2))
-        recorder.message(said)
+    waiting = images_to_pass(dataset, config, cut, cache)
+    dataset, said = fit_seconds(dataset, seconds, rate=rate, waiting=waiting)
+    recorder.message(said or f"{waiting:,} images pass the trunk")
     notes = [said] if said else []
     pixels = load_features(dataset, config, cut, reporter=recorder, cache=cache)
     count, remark = _learned_count(dataset, share)

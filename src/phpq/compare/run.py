@@ -84,7 +84,7 @@ def compare(
 
         models = [load(name) for name in options.models]
         weights = None if options.weights is None else absolute_weights(options.weights)
-        embedded = embed_with_models(dataset, models, weights=weights, seconds=seconds / 2)
+        embedded = embed_with_models(dataset, models, weights=weights, seconds=seconds)
     else:
         embedded = _learned(dataset, out, options, reporter)
     with tempfile.TemporaryDirectory(dir=out, prefix=_FLOATS) as folder:
