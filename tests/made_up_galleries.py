@@ -114,6 +114,8 @@ class FakeModel:
 
     card = SimpleNamespace(config=SimpleNamespace(data=DataConfig(store_size=2, fit="squash")))
 
+    folder: Path | None = None  # it was read from none
+
     def __init__(self) -> None:
         self.codebooks = make_codebooks()
         self.batches: list[int] = []  # images that it was given at once

@@ -40,6 +40,7 @@ from phpq.codes import Space
 from phpq.errors import ConfigError, DataError
 from phpq.gallery import AddReport, Gallery, GalleryStore
 from phpq.gallery.ingest import Encoded, encode_items
+from phpq.gallery.models import MODEL
 from phpq.gallery.sources import Item
 from picture_files import write_image
 
@@ -401,7 +402,7 @@ def test_an_actor_encodes_as_this_process_does(
 ) -> None:
     known = images(tmp_path, 11)
     stretches = [known[:8], known[8:]]
-    work = Work(str(gallery.path), 4, True, "cpu", 1, space)
+    work = Work(str(gallery.path / MODEL), 4, True, "cpu", 1, space)
     actor = EncodingActor(work, stretches)
     answer = actor({"number": np.array([1, 0])})
     assert answer["number"].tolist() == [1, 0]

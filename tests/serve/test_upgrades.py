@@ -14,7 +14,7 @@ import requests
 import torch
 from PIL import Image
 
-from phpq.gallery import Gallery, GalleryStore
+from phpq.gallery import Gallery, GalleryStore, ingest
 from phpq.gallery.models import MODELS
 from phpq.gallery.view import Page
 from phpq.model import TorchModel
@@ -126,6 +126,32 @@ def test_a_server_swaps_model_and_codes_together(folder: Path) -> None:
         assert added.json()["added"] == 1
         code = GalleryStore.open(folder).find(["new"])["new"].code
         assert code.tobytes() == code_by(new, new_photo(8))
+
+
+def test_an_add_that_meets_an_upgrade_is_made_again(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    new, embed, seen = other_model(), ingest.encode_items, []
+
+    def late(items: Any, model: Any, **settings: Any) -> Iterator[Any]:
+        for batch in embed(items, model, **settings):
+            seen.append(model.fingerprint())
+            if len(seen) == 1:
+                Gallery.open(folder, device="cpu").upgrade(new)
+            yield batch
+
+    monkeypatch.setattr(ingest, "encode_items", late)
+    with served(folder, reload_seconds=3600.0, writable=True, token=TOKEN) as client:
+        added = client.post(
+            "/api/v1/items",
+            files={"image": new_photo(8)},
+            data={"id": "new"},
+            headers={"Authorization": f"Bearer {TOKEN}"},
+        )
+        assert added.json()["added"] == 1
+    assert len(set(seen)) == 2
+    code = GalleryStore.open(folder).find(["new"])["new"].code
+    assert code.tobytes() == code_by(new, new_photo(8))
 
 
 @pytest.fixture

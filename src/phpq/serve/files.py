@@ -168,12 +168,13 @@ class Writer:
         store = self._store()
         before = store.find([id])[id].uri if replace and store.count(_is("id", id)) else None
         row = {"path": file, "id": id, "label": label}
+        made_by = store.manifest.model_fingerprint
         try:
             try:
                 report = self._put(store, row, metadata, replace)
             except DataError:
                 newer = self._store()
-                if newer.manifest.model_fingerprint == store.manifest.model_fingerprint:
+                if newer.manifest.model_fingerprint == made_by:
                     raise
                 report = self._put(newer, row, metadata, replace)  # upgraded this moment
         except BaseException:
