@@ -57,6 +57,8 @@ TABLES: dict[str, Callable[[Load], str]] = {
     "search.beside": speed.search_beside,
     "search.crops": speed.search_crops,
     "search.new-kinds": speed.search_new_kinds,
+    "gallery.upgrade": speed.gallery_upgrade,
+    "gallery.kills": speed.gallery_kills,
     "serve.loads": speed.serve_loads,
     "sharded.speeds": speed.sharded_speeds,
     "sharded.kills": speed.sharded_kills,

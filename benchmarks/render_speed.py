@@ -222,6 +222,38 @@ def serve_loads(load: Load) -> str:
     return markdown(heads, rows, right=True)
 
 
+def gallery_upgrade(load: Load) -> str:
+    """Return what clients saw of galleries that were upgraded and rolled back."""
+    heads = ["upgrade", "images", "seconds", "requests during it", "failed", "mixed"]
+    heads += ["p50 ms before, during, after", "p99 ms", "rollback, seconds"]
+    rows = []
+    for run in load("upgrade")["runs"]:
+        phases = ("before", "during", "after")
+        rows.append(
+            (
+                run["what"],
+                f"{run['images']:,}",
+                f"{run['upgrade_seconds']:.0f}",
+                f"{run['requests']['during']:,}",
+                str(run["failed"]),
+                str(run["two_answers"] + run["not_as_the_library"]),
+                ", ".join(f"{run['p50_ms'][phase]:.0f}" for phase in phases),
+                ", ".join(f"{run['p99_ms'][phase]:.0f}" for phase in phases),
+                f"{run['rollback_seconds']:.0f}",
+            )
+        )
+    return markdown(heads, rows, right=True)
+
+
+def gallery_kills(load: Load) -> str:
+    """Return how galleries were left by upgrades that were killed."""
+    heads = ("killed", "during a change", "left as it was", "left changed", "readers' checks")
+    kills = load("upgrade")["kills"]
+    left = [kills["left"].get(name, 0) for name in ("old", "new")]
+    cells = (kills["kills"], kills["inside_a_change"], *left, kills["readers_checked"])
+    return markdown(heads, [[f"{cell:,}" for cell in cells]], right=True)
+
+
 def sharded_speeds(load: Load) -> str:
     """Return requests per second of one process and of shards."""
     speeds = load("sharded")["speeds"]
