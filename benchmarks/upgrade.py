@@ -187,7 +187,6 @@ def watch(folder: Path, ids: list[str], change: list[str], pause: float) -> dict
         "p99_ms": {name: _ms(times, 99) for name, times in clients.seconds.items()},
         "failed": clients.failed,
         "two_answers": sum(len(told) != 1 for told in clients.told.values()),
-        "versions_seen": len({len(code) for _, code in clients.told}),
         "not_as_the_library": sum({wanted.get(key, "")} != told for key, told in by_id.items()),
         "server_mb": round(server_mb),
         "upgrade_mb": round(resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss / 1000),
