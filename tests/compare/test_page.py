@@ -46,10 +46,3 @@ def test_files_are_written_and_the_page_comes_from_the_data_alone(tmp_path: Path
 )
 def test_pictures_have_short_names(name: str, short: str) -> None:
     assert short_name(name) == short
-
-
-def test_the_page_of_the_documents_is_made_of_the_data_beside_it() -> None:
-    folder = Path(__file__).parents[2] / "docs" / "results"
-    data = json.loads((folder / "compare.json").read_text("utf-8"))
-    page = render_markdown(build_page(data, pictures="figures/"))
-    assert page == (folder / "compare.md").read_text("utf-8")
