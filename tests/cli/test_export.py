@@ -6,6 +6,7 @@ from pathlib import Path
 import faiss
 import numpy as np
 import onnxruntime
+import pytest
 
 from command_line import phpq, refused
 from finished_runs import copy_run
@@ -72,6 +73,7 @@ def test_what_cannot_be_exported_is_said(tmp_path: Path) -> None:
     assert "--images for --int8" in refused("export", run, "--images", tmp_path)
 
 
+@pytest.mark.slow
 def test_a_gallery_is_exported_too(tmp_path: Path) -> None:
     gallery = Gallery.create(tmp_path / "birds.gallery", load(copy_run(tmp_path / "run")))
     birds = tiny_birds().train

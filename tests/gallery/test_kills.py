@@ -44,7 +44,7 @@ def test_a_killed_refit_leaves_the_old_codes_or_the_new_ones() -> None:
     assert result["readers_checked"] > 0
 
 
-@pytest.mark.slow
+@pytest.mark.rare  # a refit is killed above, on the same path
 def test_a_killed_upgrade_leaves_one_model_or_the_other() -> None:
     result = run("kill_refit.py", 10, "--upgrades")
     assert result["kills"] == 10

@@ -50,6 +50,7 @@ def test_onnx_gives_the_same_codes_as_the_model(tmp_path: Path, changes: tuple[s
         np.testing.assert_allclose(embedding, wanted[:count], atol=2e-4)
 
 
+@pytest.mark.slow
 def test_onnx_file_says_what_it_is_and_stands_alone(tmp_path: Path) -> None:
     model = _model()
     path = export_onnx(model, tmp_path / "birds.onnx")
@@ -59,6 +60,7 @@ def test_onnx_file_says_what_it_is_and_stands_alone(tmp_path: Path) -> None:
     assert facts["fingerprint"] == model.fingerprint()
 
 
+@pytest.mark.slow
 def test_a_transformer_has_its_positions_in_the_file_and_resamples_none(tmp_path: Path) -> None:
     # Built for the 32 pixels that encoding sees; timm's own size is 160.
     model = _model(
@@ -92,6 +94,7 @@ def test_resize_by_matrix_equals_the_encoding_view(size: int, share: float) -> N
     torch.testing.assert_close(seen[0], Views(config).encode(pixels), atol=1e-5, rtol=0)
 
 
+@pytest.mark.slow
 def test_a_file_that_differs_from_the_model_is_not_written(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

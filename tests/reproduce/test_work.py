@@ -18,7 +18,9 @@ from phpq.reproduce.work import decode_once, hardware, is_compiled, run_cell
 from phpq.training import train_run
 
 
-@pytest.mark.parametrize(("method", "tolerance"), [("phpq", 1e-9), ("pq", 2.0)])
+@pytest.mark.parametrize(
+    ("method", "tolerance"), [("phpq", 1e-9), pytest.param("pq", 2.0, marks=pytest.mark.slow)]
+)
 def test_a_cell_is_a_training_run(
     finished: Finished, tmp_path: Path, method: str, tolerance: float
 ) -> None:
@@ -38,6 +40,7 @@ def test_a_cell_is_a_training_run(
         assert record["losses"]["loss"] == pytest.approx(rows[-1]["loss"])
 
 
+@pytest.mark.slow
 def test_a_cell_that_starts_from_a_shared_backbone_is_one_too(tmp_path: Path) -> None:
     subject = tiny_subject("method.classifier_share=0.5", epochs=2)
     plan = tiny_plan("table1", "orthohash", subject=subject)

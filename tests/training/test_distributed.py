@@ -132,6 +132,7 @@ def test_a_run_of_two_is_resumed_by_one_and_by_four(alone: Path, tmp_path: Path)
         assert_same_weights(alone / "dpsh" / "weights.safetensors", weights)
 
 
+@pytest.mark.slow
 def test_what_is_exchanged(tmp_path: Path) -> None:
     assert together(3, process_groups.exchange, tmp_path / "found") == [0, 0, 0]
     for rank in range(3):

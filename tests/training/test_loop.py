@@ -175,6 +175,7 @@ def test_resuming_holds_for_other_settings(tmp_path: Path, assignments: tuple[st
         assert_same_run(tmp_path / "straight", folder)
 
 
+@pytest.mark.slow
 def test_a_crash_at_any_file_operation_costs_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -376,6 +377,7 @@ def test_codebooks_may_start_later() -> None:
 
 
 # torch itself looks at gradients that are not there while it traces.
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor")
 def test_a_compiled_run_learns_and_is_evaluated_the_same(
     monkeypatch: pytest.MonkeyPatch,
@@ -432,6 +434,7 @@ def test_held_out_images_are_queries_and_never_trained_on() -> None:
     assert set(train.ids) | set(queries.ids) == set(tiny_birds().train.ids)
 
 
+@pytest.mark.rare
 def test_streaming_gives_the_losses_of_resident_pixels(tmp_path: Path) -> None:
     for where in ("on", "off"):
         config = tiny_config("training.epochs=2", f"training.images_on_device={where}")

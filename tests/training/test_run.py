@@ -75,6 +75,7 @@ def test_bad_options_show_before_the_first_epoch(tmp_path: Path) -> None:
     assert not (tmp_path / "run").exists()
 
 
+@pytest.mark.slow
 def test_a_run_killed_in_its_first_part_starts_again(tmp_path: Path) -> None:
     class Stop(Exception):
         """Ends a run in the middle."""
