@@ -22,12 +22,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from phpq.demo.recipe import FULL
 from PIL import Image
 from playwright.sync_api import FilePayload, Page, sync_playwright
 
 import phpq
 from phpq.data import plumage, write_plumage
+from phpq.demo.run import FULL
 
 SIDE = 256  # pixels of a bird
 MOST_BYTES = 300_000  # of a picture

@@ -213,7 +213,7 @@ def test_in_this_process(finished: Finished) -> None:
     assert again.records == finished.result.records
 
 
-@pytest.mark.slow
+@pytest.mark.rare  # equal only where this process has one thread of torch, as a worker has
 def test_real_workers_do_the_same_as_this_process(
     finished: Finished, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
