@@ -10,6 +10,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -151,10 +152,8 @@ class FaissEngine(Engine):
 
     def search(self, queries: FloatArray, top_k: int, *, threads: int) -> IntArray:
         """Let faiss share the queries between its own threads."""
-        import faiss
-
-        faiss.omp_set_num_threads(threads)
-        ids: IntArray = self.index.search(np.ascontiguousarray(queries), top_k)[1]
+        with faiss_threads(threads):
+            ids: IntArray = self.index.search(np.ascontiguousarray(queries), top_k)[1]
         return ids
 
     def scores(self, queries: FloatArray) -> FloatArray:
@@ -169,6 +168,19 @@ class FaissEngine(Engine):
     def weigh(self) -> Weight:
         """Count what faiss would write."""
         return Weight(self.size, self.size, self.fixed)
+
+
+@contextmanager
+def faiss_threads(count: int) -> Iterator[None]:
+    """Give faiss that many threads for a while: other libraries of the process have the same."""
+    import faiss
+
+    before = faiss.omp_get_max_threads()
+    faiss.omp_set_num_threads(count)
+    try:
+        yield
+    finally:
+        faiss.omp_set_num_threads(before)
 
 
 class SignEngine(Engine):
@@ -188,10 +200,8 @@ class SignEngine(Engine):
 
     def search(self, queries: FloatArray, top_k: int, *, threads: int) -> IntArray:
         """Let faiss count bits."""
-        import faiss
-
-        faiss.omp_set_num_threads(threads)
-        ids: IntArray = self.index.search(self._pack(queries), top_k)[1]
+        with faiss_threads(threads):
+            ids: IntArray = self.index.search(self._pack(queries), top_k)[1]
         return ids
 
     def scores(self, queries: FloatArray) -> FloatArray:
