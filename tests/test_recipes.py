@@ -295,6 +295,15 @@ def test_data_set_file_and_options_count_more_than_a_reading(tmp_path: Path) -> 
     assert resolve_config(recipe="ours") == RunConfig()
 
 
+def test_large_is_ours_with_larger_views_and_nothing_else() -> None:
+    plain, config = RunConfig(), resolve_config(recipe="large")
+    assert config.data.crop_size > plain.data.crop_size
+    assert config.data.eval_size > plain.data.eval_size
+    sizes = {"crop_size": plain.data.crop_size, "eval_size": plain.data.eval_size}
+    assert replace(config, data=replace(config.data, **sizes)) == plain
+    assert resolve_config(recipe="large", settings=["data.eval_size=320"]).data.eval_size == 320
+
+
 def test_a_reading_is_known_and_of_phpq() -> None:
     with pytest.raises(ConfigError, match=r"Unknown recipe 'papre'.*Did you mean 'paper'"):
         resolve_config(recipe="papre")

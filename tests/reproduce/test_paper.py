@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from phpq.config import RECIPES, RunConfig, override
+from phpq.config import READINGS, RECIPES, RunConfig, override
 from phpq.errors import PhpqError
 from phpq.reproduce.paper import (
     BITS,
@@ -10,6 +10,7 @@ from phpq.reproduce.paper import (
     EXTRA_ROWS,
     FIGURES,
     PAPER,
+    RECIPE_TITLES,
     TABLES,
     TARGETS,
     UNSEEN,
@@ -150,6 +151,7 @@ def test_variants_of_both_recipes() -> None:
     assert both == (*ours, *theirs)
     assert {row.recipe for row in theirs} == {"paper"}
     assert [row.printed for row in theirs] == [row.name for row in ours]
+    assert set(RECIPE_TITLES) == set(READINGS)
     with pytest.raises(PhpqError, match=r"Unknown recipe 'papre'.*mean 'paper'"):
         rows_of("kappa", RunConfig(), recipe="papre")
 
