@@ -1,6 +1,6 @@
 """Does it help to point? Several photos, a box, a suggested box, more and less like this: a table.
 
-    python benchmarks/pointing.py --run RUN --half HALF --data cub200 --json docs/results/pointing.json
+    python benchmarks/pointing.py --run RUN --half HALF --json docs/results/pointing.json
 
 RUN learned all classes: the gallery holds its training images, in 8 bytes or what the run has, and
 test images ask. For boxes they are pasted, at a third to a half of its side, into a square collage
@@ -89,7 +89,8 @@ def kept(cache: Path | None, name: str, make: Callable[[], FloatArray]) -> Float
     """Return what was made before under this name, or make it now."""
     file = None if cache is None else cache / f"{name}.npy"
     if file is not None and file.is_file():
-        return np.load(file)
+        found: FloatArray = np.load(file)
+        return found
     made = make()
     if file is not None:
         file.parent.mkdir(parents=True, exist_ok=True)
@@ -226,7 +227,7 @@ class Trial:
 
 
 def verdicts(options: argparse.Namespace) -> list[dict[str, Any]]:
-    """Measure what is named by several photos at most 5 % wrong, known and unknown weighed alike."""
+    """Measure what several photos are named, at most 5 % wrong; known and unknown weigh alike."""
     model, data = phpq.load(options.half), open_dataset(options.data)
     learned = set(model.class_names)
     cache = None if options.cache is None else options.cache / "half"
