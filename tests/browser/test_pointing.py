@@ -176,5 +176,6 @@ def test_hits_become_examples_and_are_taken_away_again(
     assert hit_ids(page) == before
     page.goto(f"{page.url}?less=nobody")
     expect(page.locator(".after")).to_contain_text("nobody")  # an address with an unknown image
+    expect(page.locator(".query")).not_to_contain_text("null")
     photographed(page, pictures, "unknown", phone=phone)
     assert errors == []

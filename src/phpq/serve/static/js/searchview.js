@@ -267,7 +267,7 @@ export function searchView(app) {
         exampleLists(route, change),
         known && codeChips(known.code),
       ),
-      upload && el("p", { class: "query-doors pointing" }, photoDoors(upload, repoint)),
+      ...(upload ? [el("p", { class: "query-doors pointing" }, photoDoors(upload, repoint))] : []),
       el("p", { class: "query-doors" }, copyButton(), ...doors()),
     );
   }
