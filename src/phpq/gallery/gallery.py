@@ -299,8 +299,8 @@ class Gallery:
 
         return calibrate(self._store, lambda: self.model, photos)
 
-    def set_parents(self, parents: Mapping[str, str]) -> dict[str, Any]:
-        """Say what labels belong to, as in {"Yellow Warbler": "Warbler"}: verdicts may name it."""
+    def set_parents(self, parents: Mapping[str, str] | Sequence[str]) -> dict[str, Any]:
+        """Say what labels belong to, as {"cep": "Boletus"} or by columns: ["genus", "family"]."""
         from phpq.gallery.knowing import set_parents
 
         return set_parents(self._store, parents)

@@ -36,7 +36,7 @@ export function keepUpload(photos) {
 export async function withBox(photo, box) {
   if (box === null) return { ...photo, box, shown: null };
   const bitmap = await createImageBitmap(photo.file);
-  const scale = Math.min(1, (2 * PREVIEW) / Math.max(bitmap.width, bitmap.height));
+  const scale = (2 * PREVIEW) / Math.max(bitmap.width, bitmap.height);
   const canvas = draw(bitmap, scale);
   const brush = canvas.getContext("2d");
   const [left, top, right, bottom] = box.map((edge) => edge * scale);
