@@ -42,7 +42,7 @@ OF_A_CLASS = 10  # test photos that these are drawn from
 SIDE, TILES = 512, 4  # of a scene: pixels, and corners along its side
 CORNER = 0.3  # of the shorter side of a photo
 SMALLEST, LARGEST = 1 / 3, 1 / 2  # of the side of a scene: the longer side of the photo in it
-RULES = (1.0, 1.25, 1.5, 1.75, 2.0, 2.5)  # tried for HOTTER
+RULES = (1.25, 1.5, 1.75, 2.0)  # tried for HOTTER
 STEPS = (0.25, 0.5, 1.0)  # tried for AWAY
 SHOWN = 10  # hits among which a person looks for a right one
 
@@ -186,9 +186,8 @@ class Trial:
 
     def cut(self, pictures: list[Image.Image], boxes: Sequence[Box]) -> FloatArray:
         """Embed the parts of pictures that boxes are on."""
-        config = self.model.card.config.data
         pairs = zip(pictures, boxes, strict=True)
-        return self.model.embed([cut_out(picture, box, config) for picture, box in pairs])
+        return self.model.embed([cut_out(picture, box) for picture, box in pairs])
 
     def suggested(self, name: str, scenes: Scenes, hotter: float) -> FloatArray:
         """Embed the parts of scenes that a rule suggests."""

@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from phpq.config import DataConfig
 from phpq.data.boxes import check_box, cut_out, read_box
 from phpq.errors import BadImageError, ConfigError
 
@@ -32,25 +31,15 @@ def seen(image: Image.Image) -> tuple[int, int, int, int]:
 @pytest.mark.parametrize(
     ("box", "expected"),
     [
-        ((10, 20, 30, 40), (10, 20, 30, 40)),  # a square is cut as it is
-        ((10, 20, 30, 50), (5, 20, 35, 50)),  # a rectangle gets what makes it one
-        ((0, 20, 10, 50), (0, 20, 30, 50)),  # moved inside at an edge
-        ((70, 10, 100, 20), (70, 0, 100, 30)),
-        ((0, 30, 100, 40), (0, 0, 100, 60)),  # more than there is: all of that side
+        ((10, 20, 30, 50), (10, 20, 30, 50)),
+        ((10.6, 20.2, 29.1, 49.5), (10, 20, 30, 50)),  # no pixel of it is lost
         ((0, 0, 100, 60), (0, 0, 100, 60)),
     ],
 )
-def test_what_encoding_takes_a_square_of_holds_the_box(
+def test_what_is_around_a_box_is_left_out(
     box: tuple[float, float, float, float], expected: tuple[int, int, int, int]
 ) -> None:
-    assert seen(cut_out(numbered(100, 60), box, DataConfig(fit="crop"))) == expected
-
-
-def test_a_squashed_box_is_cut_as_it_is_and_a_middle_gets_a_border() -> None:
-    image = numbered(100, 60)
-    assert seen(cut_out(image, (10, 20, 30, 50), DataConfig(fit="squash"))) == (10, 20, 30, 50)
-    config = DataConfig(fit="squash", eval_crop=0.5)
-    assert seen(cut_out(image, (40, 20, 50, 30), config)) == (35, 15, 55, 35)
+    assert seen(cut_out(numbered(100, 60), box)) == expected
 
 
 def test_a_photo_is_upright_before_it_is_cut(tmp_path: Path) -> None:
@@ -58,9 +47,11 @@ def test_a_photo_is_upright_before_it_is_cut(tmp_path: Path) -> None:
     exif = Image.Exif()
     exif[0x0112] = 6  # "turn it by 90 degrees clockwise"
     turned.save(tmp_path / "a.png", exif=exif)
-    assert seen(cut_out(tmp_path / "a.png", (10, 20, 30, 40), DataConfig())) == (10, 20, 30, 40)
+    assert seen(cut_out(tmp_path / "a.png", (10, 20, 30, 40))) == (10, 20, 30, 40)
     with pytest.raises(BadImageError, match="no such file"):
-        cut_out(tmp_path / "b.png", (0, 0, 1, 1), DataConfig())
+        cut_out(tmp_path / "b.png", (0, 0, 1, 1))
+    with pytest.raises(BadImageError, match="more than the limit of 100"):
+        cut_out(tmp_path / "a.png", (0, 0, 1, 1), max_pixels=100)
 
 
 @pytest.mark.parametrize(

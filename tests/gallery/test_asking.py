@@ -120,8 +120,7 @@ def test_photos_and_boxes_are_one_query(gallery: Gallery, tmp_path: Path) -> Non
     photos = [tiny_birds().test.read(n).resize((60, 40)) for n in range(3)]
     photos[0].save(tmp_path / "a.png")
     box = (5, 5, 25, 25)
-    config = gallery.model.card.config.data
-    part = cut_out(photos[0], box, config)
+    part = cut_out(photos[0], box)
     expected = [(hit.id, hit.score) for hit in gallery.search(part, 5)]
     for photo in (photos[0], tmp_path / "a.png", str(tmp_path / "a.png")):
         assert [(hit.id, hit.score) for hit in gallery.search(photo, 5, box=box)] == expected

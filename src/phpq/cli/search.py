@@ -140,14 +140,14 @@ def _boxed(gallery: Gallery, photos: list[Path], texts: list[str]) -> list[Path 
     if not texts:
         return list(photos)
     boxes_for(tuple(None for _ in texts), len(photos))
-    config = gallery.model.card.config.data
+    most = gallery.model.card.config.data.max_pixels
     parts: list[Path | Image.Image] = []
     for photo, text in zip(photos, texts, strict=True):
         if text == "whole":
             parts.append(photo)
             continue
         chosen = _suggested(gallery, photo) if text == "auto" else read_box(text)
-        parts.append(cut_out(photo, chosen, config))
+        parts.append(cut_out(photo, chosen, max_pixels=most))
     return parts
 
 

@@ -8,8 +8,7 @@ from pathlib import Path
 
 from PIL import Image
 
-from phpq.config import DataConfig
-from phpq.data.decode import read_image
+from phpq.data.decode import MAX_PIXELS, read_image
 from phpq.errors import ConfigError
 
 Box = tuple[float, float, float, float]  # left, top, right, bottom, in pixels of the upright image
@@ -28,25 +27,23 @@ def read_box(text: str) -> Box:
 
 
 def cut_out(
-    source: Path | bytes | Image.Image, box: Box, config: DataConfig, *, name: str | None = None
+    source: Path | bytes | Image.Image,
+    box: Box,
+    *,
+    name: str | None = None,
+    max_pixels: int = MAX_PIXELS,
 ) -> Image.Image:
-    """Return the part of an image in which encoding sees a box, all of it where it can.
+    """Return the part of an image that a box is on, in whole pixels.
 
-    The box is (left, top, right, bottom) in pixels of the upright image. What is cut out is larger
-    where encoding takes a square, or only the middle, of what it is given; but never larger than
-    the image.
+    The box is (left, top, right, bottom) in pixels of the upright image. What is around it is left
+    out, and what is cut out is encoded as a photo of its own: of a rectangle, where a model takes
+    the square at the centre of its images, that square.
     """
     image = source
     if not isinstance(image, Image.Image):
-        image = read_image(image, name=name, max_pixels=config.max_pixels)
+        image = read_image(image, name=name, max_pixels=max_pixels)
     left, top, right, bottom = check_box(box, image.size)
-    width, height = right - left, bottom - top
-    if config.fit == "crop":
-        width = height = max(width, height)
-    width, height = width / config.eval_crop, height / config.eval_crop
-    across = _around((left + right) / 2, width, image.width)
-    down = _around((top + bottom) / 2, height, image.height)
-    return image.crop((across[0], down[0], across[1], down[1]))
+    return image.crop((math.floor(left), math.floor(top), math.ceil(right), math.ceil(bottom)))
 
 
 def check_box(box: Sequence[float], size: tuple[int, int]) -> Box:
@@ -66,11 +63,3 @@ def check_box(box: Sequence[float], size: tuple[int, int]) -> Box:
             f"x0 and x1 are 0 to {size[0]}, y0 and y1 are 0 to {size[1]}."
         )
     return left, top, right, bottom
-
-
-def _around(middle: float, length: float, most: int) -> tuple[int, int]:
-    """Return start and end of a stretch of a side, moved inside it or cut to it."""
-    length = min(length, most)
-    start = min(max(middle - length / 2, 0), most - length)
-    first = math.floor(start)
-    return first, max(first + 1, min(most, math.ceil(start + length)))

@@ -126,13 +126,12 @@ def embed_photos(view: GalleryView, query: Any, box: Boxes = None) -> FloatArray
         boxes_for(box, 0)
         return np.empty((0, view.codebooks.embedding_dim), np.float32)
     photos = [query] if isinstance(query, str | Path | Image.Image) else list(query)
-    config = view.model.card.config.data
+    most = view.model.card.config.data.max_pixels
     pairs = zip(photos, boxes_for(box, len(photos)), strict=True)
-    return view.embed([cut(photo, one, config) for photo, one in pairs])
+    return view.embed([_cut(photo, one, most) for photo, one in pairs])
 
 
-def cut(photo: Photo, box: Box | None, config: Any) -> Photo:
-    """Return a photo, or the part of it that a box is on."""
+def _cut(photo: Photo, box: Box | None, most: int) -> Photo:
     if box is None:
         return photo
-    return cut_out(Path(photo) if isinstance(photo, str) else photo, box, config)
+    return cut_out(Path(photo) if isinstance(photo, str) else photo, box, max_pixels=most)

@@ -66,28 +66,19 @@ class DecodePool:
         self, content: bytes, config: DataConfig, *, name: str, box: Box | None = None
     ) -> NDArray[np.uint8]:
         """Turn an image, or a box on it, into the square that a model sees: (3, S, S) uint8."""
-        head = {"job": "square", "store_size": config.store_size, "name": name}
-        return _pixels(self._run(head | _part(box, config), content))
+        head = {"job": "square", "store_size": config.store_size, "fit": config.fit}
+        return _pixels(self._run(head | {"name": name} | _part(box), content))
 
     def thumbnail(self, content: bytes, size: int, *, name: str) -> Decoded:
         """Turn an image into a JPEG of at most `size` x `size` pixels."""
         return self._run({"job": "thumbnail", "size": size, "name": name}, content)
 
     def pixels(
-        self,
-        content: bytes,
-        size: int,
-        *,
-        name: str,
-        box: Box | None = None,
-        config: DataConfig | None = None,
+        self, content: bytes, size: int, *, name: str, box: Box | None = None
     ) -> NDArray[np.uint8]:
-        """Turn an image into (h, w, 3) uint8 whose longer side is at most `size`.
-
-        Of a box: the part of the image that encoding, by its `config`, is given for it.
-        """
+        """Turn an image, or a box on it, into (h, w, 3) uint8, the longer side at most `size`."""
         head = {"job": "pixels", "size": size, "name": name}
-        return _pixels(self._run(head | _part(box, config or DataConfig()), content))
+        return _pixels(self._run(head | _part(box), content))
 
     def check(self, content: bytes, *, name: str) -> Decoded:
         """Decode an image to see that it is one; gives its format and size."""
@@ -195,10 +186,9 @@ class _Process:
             watch.cancel()
 
 
-def _part(box: Box | None, config: DataConfig) -> dict[str, Any]:
-    """Return what a head says of the part of an image that is wanted."""
-    shape = {"fit": config.fit, "eval_crop": config.eval_crop}
-    return shape if box is None else shape | {"box": box}
+def _part(box: Box | None) -> dict[str, Any]:
+    """Return what a head says of the part of an image that is wanted: nothing, of all of it."""
+    return {} if box is None else {"box": box}
 
 
 def _pixels(decoded: Decoded) -> NDArray[np.uint8]:
@@ -238,15 +228,14 @@ def perform(head: dict[str, Any], content: bytes) -> tuple[dict[str, Any], bytes
     name, most = str(head["name"]), int(head["max_pixels"])
     size = int(head.get("size", 0))
     try:
+        part = None
+        if "box" in head:
+            part = cut_out(content, tuple(head["box"]), name=name, max_pixels=most)
         if head["job"] == "square":
             config = DataConfig(store_size=head["store_size"], fit=head["fit"], max_pixels=most)
-            part = _cut(head, content) if "box" in head else content
-            square = decode_square(part, config, name=name)
+            square = decode_square(part or content, config, name=name)
             return {"shape": square.shape, "format": image_format(content)}, square.tobytes()
-        if "box" in head:
-            image = _cut(head, content)
-        else:
-            image = read_image(content, name=name, max_pixels=most, draft=size)
+        image = part or read_image(content, name=name, max_pixels=most, draft=size)
         if head["job"] == "check":
             return {"shape": image.size, "format": image_format(content)}, b""
         image.thumbnail((size, size), Image.Resampling.BICUBIC, reducing_gap=2.0)
@@ -261,13 +250,6 @@ def perform(head: dict[str, Any], content: bytes) -> tuple[dict[str, Any], bytes
         return {"bad": str(error), "box": True}, b""
     except MemoryError:
         return {"bad": f"Cannot read the image {name!r}: it takes too much memory."}, b""
-
-
-def _cut(head: dict[str, Any], content: bytes) -> Image.Image:
-    config = DataConfig(
-        fit=head["fit"], eval_crop=float(head["eval_crop"]), max_pixels=int(head["max_pixels"])
-    )
-    return cut_out(content, tuple(head["box"]), config, name=str(head["name"]))
 
 
 def main() -> None:

@@ -141,10 +141,8 @@ class Services:
 
         from phpq.explain import heat_map, overlay_png
 
-        config = view.model.card.config.data
-        longest = max(_HEAT_SIDE, 2 * config.store_size)
-        pixels = self.decoders.pixels(content, longest, name=name, box=box, config=config)
-        image = Image.fromarray(pixels)
+        longest = max(_HEAT_SIDE, 2 * view.model.card.config.data.store_size)
+        image = Image.fromarray(self.decoders.pixels(content, longest, name=name, box=box))
         with self._heating:  # needs gradients, and so more memory than a search
             heat = heat_map(view.model, image, code=code)
         return overlay_png(image, heat)
