@@ -20,7 +20,7 @@ from phpq.explain.heatmap import heat_map, heat_missing, lay_out
 if TYPE_CHECKING:
     from phpq.model import Model
 
-HOTTER = 1.75  # than the mean: what a place must be to belong to the box
+HOTTER = 1.25  # than the mean: what a place must be to belong to the box
 CELLS = 32  # along a side: feature maps are no finer
 
 

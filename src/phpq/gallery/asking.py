@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from phpq.gallery.view import GalleryView, Page
     from phpq.hits import Found
 
-AWAY = 0.5  # how far a query goes from what it is not like
+AWAY = 0.25  # how far a query goes from what it is not like
 Photo = str | Path | Image.Image
 Boxes = Box | Sequence[Box | None] | None  # of one photo, or one for each: None is all of it
 
