@@ -257,3 +257,53 @@ def knows_parents(load: Load) -> str:
             right = "" if one["right"] is None else f"{100 * one['right']:.1f}"
             rows.append((each["fitted_to"], title, *shares, right))
     return markdown(heads, rows, right=True)
+
+
+def pointing_several(load: Load) -> str:
+    """Return what several photos of a species give."""
+    content = load("pointing")
+    heads = ("photos", "R@1", *(f"fitted to {by}" for by in ("gallery", "photos")))
+    rows = []
+    for each in content["several"]:
+        told = [one for one in content["verdicts"] if one["photos"] == each["photos"]]
+        words = (
+            f"{100 * one['named']:.1f} named, {100 * one['wrong']:.1f} wrong, calibration error "
+            f"{one['calibration_error']:.3f}"
+            for one in told
+        )
+        rows.append((str(each["photos"]), f"{100 * each['recall']:.1f}", *words))
+    return markdown(heads, rows, right=True)
+
+
+def pointing_clutter(load: Load) -> str:
+    """Return what asks best where a photo lies in clutter."""
+    content = load("pointing")
+    heads = ("what asks", "training scenes", "test scenes")
+    chosen, test = content["chosen_on_training_images"], content["clutter"]
+    rows = [
+        (f"{name}", f"{100 * chosen[name]:.1f}", f"{100 * test[name]:.1f}")
+        for name in ("whole", "boxed")
+    ]
+    for each in chosen["rules"]:
+        used = each["hotter"] == test["hotter"]
+        mark = f"**suggested**, {each['hotter']:g}" if used else f"suggested, {each['hotter']:g}"
+        shown = f"**{100 * test['suggested']:.1f}**" if used else ""
+        rows.append((mark, f"{100 * each['suggested']:.1f}", shown))
+    return markdown(heads, rows, right=True)
+
+
+def pointing_marks(load: Load) -> str:
+    """Return what marking hits gives."""
+    content = load("pointing")
+    heads = ("queries", "step", "neither", "more", "less", "both")
+    found = [("training", one) for one in content["chosen_on_training_images"]["away"]]
+    found.append(("**test**", content["marked"]))
+    rows = [
+        (
+            f"{name}, {one['queries']}",
+            f"{one['away']:g}",
+            *(f"{100 * one[way]:.1f}" for way in ("neither", "more", "less", "both")),
+        )
+        for name, one in found
+    ]
+    return markdown(heads, rows, right=True)

@@ -142,7 +142,7 @@ def expected(folder: Path, version: int, ids: list[str]) -> dict[tuple[str, str]
     answers = {}
     for name in ids:
         place, record = view.find(name)
-        found = view.search(view.query_of(record), Page(top_k=10), leave_out=place)
+        found = view.search(view.query_of(record), Page(top_k=10), leave_out=(place,))
         told = json.dumps([(hit.id, round(hit.score, 4)) for hit in found])
         answers[name, record.code.tobytes().hex()] = told
     return answers

@@ -109,7 +109,7 @@ def photograph(address: str, query: Path, out: Path, hit: int) -> None:
         page.wait_for_selector(".hit-link")
         settle(page)
         save(page, out / "search.png")
-        page.locator(".hit").nth(hit).get_by_role("button").click()
+        page.locator(".hit").nth(hit).get_by_role("button", name="Why").click()
         page.wait_for_selector(".figure-view .heat >> nth=1")
         settle(page)
         save(page, out / "explain.png")

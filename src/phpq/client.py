@@ -17,7 +17,7 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, Self, TypedDict, Unpack
+from typing import TYPE_CHECKING, Any, Literal, Self, TypedDict, Unpack, cast
 
 import httpx
 
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 
     Picture = str | Path | bytes | Image  # a file, the bytes of one, or pixels
 
+Box = tuple[float, float, float, float] | Literal["auto"]
 _API = "/api/v1"
 _LONGEST_WAIT = 5.0  # seconds before a busy server is asked again
 
@@ -125,10 +126,34 @@ class Client:
         """Close the connections."""
         self._http.close()
 
-    def search(self, image: Picture, top_k: int = 10, **options: Unpack[SearchOptions]) -> Answer:
-        """Find what looks like an image: a file, the bytes of one, or a PIL image."""
-        files = [("image", _file(image))]
-        return _answer(self._post("/search", data=_page(top_k, options), files=files))
+    def search(
+        self,
+        image: Picture | Sequence[Picture] | None = None,
+        top_k: int = 10,
+        *,
+        box: Box | Sequence[Box | None] | None = None,
+        more: Sequence[str] = (),
+        less: Sequence[str] = (),
+        **options: Unpack[SearchOptions],
+    ) -> Answer:
+        """Find what looks like an image: a file, the bytes of one, or a PIL image.
+
+        Several photos of one thing make one query. A box is (left, top, right, bottom) in pixels,
+        or "auto" for what the server suggests; of several photos one for each, or None. `more` and
+        `less` are ids of images that the hits are to be like, or not; they may stand alone.
+        """
+        page = _page(top_k, options) | {"more": list(more), "less": list(less)}
+        if image is None:
+            return _answer(self._get("/search", **page))
+        files, boxes = _photos(image, box)
+        return _answer(self._post("/search", data=page | boxes, files=files))
+
+    def suggest_box(self, image: Picture) -> tuple[float, float, float, float]:
+        """Return the part of a photo that the server would search with, in its pixels."""
+        left, top, right, bottom = self._post("/suggest-box", files=[("image", _file(image))])[
+            "box"
+        ]
+        return left, top, right, bottom
 
     def search_id(self, id: str, top_k: int = 10, **options: Unpack[SearchOptions]) -> Answer:
         """Find what looks like an image of the gallery, itself left out."""
@@ -207,14 +232,19 @@ class Client:
         self,
         hit_id: str,
         *,
-        image: Picture | None = None,
+        image: Picture | Sequence[Picture] | None = None,
+        box: Box | Sequence[Box | None] | None = None,
         query_id: str | None = None,
         code: str | None = None,
     ) -> Explanation:
-        """Say why an image was found, for an image, an id or a code: exactly one of them."""
+        """Say why an image was found, for an image, an id or a code: exactly one of them.
+
+        For images and boxes see `search`.
+        """
         if image is not None:
-            files = [("image", _file(image))]
-            return _explanation(self._post("/explain", data={"hit_id": hit_id}, files=files))
+            files, boxes = _photos(image, box)
+            form = {"hit_id": hit_id, **boxes}
+            return _explanation(self._post("/explain", data=form, files=files))
         params = {"hit_id": hit_id, "query_id": query_id, "code": code}
         given = {name: value for name, value in params.items() if value is not None}
         return _explanation(self._get("/explain", **given))
@@ -287,6 +317,25 @@ def _page(top_k: int, options: SearchOptions) -> dict[str, Any]:
     if options.get("labels"):
         page["label"] = list(options["labels"])
     return page
+
+
+def _photos(
+    image: Picture | Sequence[Picture], box: Box | Sequence[Box | None] | None
+) -> tuple[list[tuple[str, tuple[str, bytes]]], dict[str, list[str]]]:
+    """Return photos and their boxes, as a form has them."""
+    several = isinstance(image, Sequence) and not isinstance(image, str | bytes)
+    photos: list[Any] = list(cast("Sequence[Picture]", image)) if several else [image]
+    files = [("image", _file(photo)) for photo in photos]
+    if box is None:
+        return files, {}
+    one = box == "auto" or (len(box) == 4 and all(isinstance(edge, int | float) for edge in box))
+    boxes: list[Any] = [box] if one else list(box)
+    words = {None: "whole", "auto": "auto"}
+    texts = [
+        words[each] if each is None or each == "auto" else ",".join(map(str, each))
+        for each in boxes
+    ]
+    return files, {"box": texts}
 
 
 def _file(image: Picture) -> tuple[str, bytes]:

@@ -138,6 +138,13 @@ class Codebooks:
         rows = check_embeddings("embeddings", embeddings, self.embedding_dim)
         return normalise_sub_vectors(rows, self.num_codebooks) if norm == "unit" else rows
 
+    def alike(self, embeddings: FloatArray, *, norm: QueryNorm = "unit") -> FloatArray:
+        """Return (N, D) embeddings that find the same, and of which each weighs as much in a mean.
+
+        With "raw" a long sub-vector weighs more, as it does in a search.
+        """
+        return self.vectors(embeddings, norm=norm)
+
     def best(self, tables: FloatArray) -> FloatArray:
         """Return (Q,) the highest score that a code could reach under tables (Q, M, K)."""
         scores: FloatArray = tables.max(axis=2).sum(axis=1)

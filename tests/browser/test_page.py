@@ -275,7 +275,7 @@ class TestKinds:
 class TestWhy:
     def test_shares_add_up_and_heat_maps_show(self, page: Page, pictures: Path) -> None:
         from_first_image(page)
-        page.locator(".hit").nth(1).get_by_role("button").click()
+        page.locator(".hit").nth(1).get_by_role("button", name="Why").click()
         sheet = page.get_by_role("dialog", name="Why this matched")
         expect(sheet.locator(".heat")).to_have_count(2)
         rows = sheet.locator("tbody tr:not(.total)")
@@ -299,7 +299,7 @@ class TestWhy:
     ) -> None:
         from_first_image(page)
         plain, hits = page.url, hit_ids(page)
-        page.locator(".hit").first.get_by_role("button").click()
+        page.locator(".hit").first.get_by_role("button", name="Why").click()
         sheet = page.get_by_role("dialog")
         expect(sheet).to_be_visible()
         page.keyboard.press("ArrowRight")
@@ -318,7 +318,7 @@ class TestWhy:
     def test_of_an_upload_and_on_to_the_hit(self, page: Page, site: Site) -> None:
         give(page, "drop", query_file(site.gallery))
         searched(page)
-        page.locator(".hit").first.get_by_role("button").click()
+        page.locator(".hit").first.get_by_role("button", name="Why").click()
         sheet = page.get_by_role("dialog")
         expect(sheet.locator(".heat")).to_have_count(2)
         sheet.get_by_role("link", name="Search from this hit").click()
@@ -328,7 +328,7 @@ class TestWhy:
     def test_of_a_code_alone(self, page: Page, site: Site) -> None:
         page.goto(f"{site.address}#/code/00000000")
         searched(page)
-        page.locator(".hit").first.get_by_role("button").click()
+        page.locator(".hit").first.get_by_role("button", name="Why").click()
         sheet = page.get_by_role("dialog")
         expect(sheet.locator(".note")).to_contain_text("only its code is known")
         expect(sheet.locator("tbody tr")).to_have_count(5)
@@ -555,7 +555,7 @@ class TestEverybody:
         assert second is not None
         assert first["y"] == second["y"], "two in a row"
         phone.screenshot(path=pictures / "phone-search.png")
-        phone.locator(".hit").first.get_by_role("button").tap()
+        phone.locator(".hit").first.get_by_role("button", name="Why").tap()
         expect(phone.locator(".heat")).to_have_count(2)
         no_sideways_scroll(phone)
         phone.screenshot(path=pictures / "phone-why.png")
@@ -590,7 +590,7 @@ class TestEverybody:
         page = open_context(reduced_motion="reduce").new_page()
         page.goto(site.address)
         from_first_image(page)
-        page.locator(".hit").first.get_by_role("button").click()
+        page.locator(".hit").first.get_by_role("button", name="Why").click()
         expect(page.locator(".heat").first).to_be_visible()
         assert page.evaluate("document.getAnimations().length") == 0
 

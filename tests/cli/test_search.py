@@ -120,3 +120,40 @@ def test_percentages_are_between_none_and_all(text: str) -> None:
 
 def test_percentages_are_read() -> None:
     assert [_share(text) for text in ("5%", "2.5", " 100 % ", "0")] == [0.05, 0.025, 1.0, 0.0]
+
+
+def test_photos_boxes_and_examples(tmp_path: Path) -> None:
+    run = copy_run(tmp_path / "run")
+    photos = [tmp_path / "one.png", tmp_path / "two.png"]
+    for number, photo in enumerate(photos):
+        tiny_birds().test.read(4 * number).resize((60, 40)).save(photo)
+    made = Gallery.create(tmp_path / "g", run)
+    made.add([{"id": f"n{n}", "image": tiny_birds().train.read(n)} for n in range(6)])
+
+    def ids(*words: str | Path) -> list[str]:
+        (query,) = phpq("search", tmp_path / "g", *words, "--json").json()["queries"]
+        return [hit["id"] for hit in query["hits"]]
+
+    boxes = ("--box", "2,2,30,30", "--box", "whole")
+    expected = made.search(photos, box=[(2, 2, 30, 30), None], more=["n1"], less=["n4"])
+    found = ids(*photos, "--together", *boxes, "--more", "n1", "--less", "n4")
+    assert found == [hit.id for hit in expected]
+    assert ids("--more", "n1") == [hit.id for hit in made.search_id("n1")]
+    outcome = phpq("search", tmp_path / "g", photos[0], "--box", "auto")
+    assert outcome.code == 0, outcome.err
+    assert "searching with the box" in outcome.err
+    assert " + " in phpq("search", tmp_path / "g", *photos, "--together").out
+    apart = phpq("search", tmp_path / "g", *photos, "--less", "n4", "--json").json()["queries"]
+    assert [query["total"] for query in apart] == [5, 5]
+    cases: tuple[tuple[tuple[str | Path, ...], str], ...] = (
+        ((*photos, "--box", "0,0,9,9"), "one box for 2 photos"),
+        ((photos[0], "--box", "0,0,99,9"), "not inside the photo"),
+        ((photos[0], "--box", "9,9,9,9"), "is empty"),
+        ((photos[0], "--box", "here"), "cannot be read"),
+        (("--less", "n1"), "only what it is not like"),
+        ((), "names nothing"),
+        ((photos[0], "--more", "nobody"), "nobody"),
+        ((*photos, "--together", "--why"), "--why explains the score of a single image"),
+    )
+    for words, said in cases:
+        assert said in " ".join(refused("search", tmp_path / "g", *words).split())

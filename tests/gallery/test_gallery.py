@@ -175,8 +175,6 @@ def test_wrong_arguments_are_named(home: Path) -> None:
     query = np.ones(32, np.float32)
     with pytest.raises(ConfigError, match="top_k=0"):
         opened.search(query, 0)
-    with pytest.raises(ShapeError, match="use search_many"):
-        opened.search(np.ones((2, 32), np.float32))
     with pytest.raises(ShapeError, match=r"expected \(N, 32\)"):
         opened.search(np.ones(31, np.float32))
     with pytest.raises(ConfigError, match="on_bad='stop'"):

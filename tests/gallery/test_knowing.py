@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from made_up_galleries import FakeModel, make_store
+from made_up_galleries import FakeModel, make_own_store, make_store
 from own_galleries import add, fit_again
 from phpq.errors import ConfigError, DataError
 from phpq.gallery import GalleryStore
@@ -133,3 +133,26 @@ def test_tables_that_cannot_be_read_are_named(tmp_path: Path) -> None:
     for name in ("bytes.csv", "none.csv"):
         with pytest.raises(DataError, match="cannot be read"):
             read_parents(tmp_path / name)
+
+
+def test_columns_say_what_labels_belong_to(tmp_path: Path) -> None:
+    store = make_own_store(tmp_path / "g")
+    rows = photos(list(COLOURS), 2, seed=0)
+    for row in rows:
+        family = str(row["label"]).split()[0]
+        own = row["label"] if family == "green" else family  # a kind may be its own family
+        row |= {"family": own, "group": PARENTS.get(family)}
+    rows[0]["family"] = None
+    add(store, rows)
+    told = set_parents(store, ["family", "group"])
+    parents = dict(store.own_codebooks().parents)
+    assert parents["red dark"] == "red"
+    assert parents["green light"] == "cold"  # by way of itself
+    assert parents["red"] == "warm"
+    assert told["children"] == len(parents)
+    with pytest.raises(ConfigError, match=r"no column 'genus'\. Its columns: family, group"):
+        set_parents(store, ["genus"])
+    add(store, [photos(["blue dark"], 3, seed=1)[2] | {"family": "grey"}])
+    with pytest.raises(DataError, match="'blue dark' two parents, 'blue' and 'grey'"):
+        set_parents(store, ["family"])
+    assert store.own_codebooks().parents == parents

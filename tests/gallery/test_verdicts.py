@@ -109,7 +109,7 @@ def test_hits_and_verdicts_of_a_search_carry_them(tmp_path: Path) -> None:
         assert hit.probability == pytest.approx(by_hand[hit.label], abs=1e-6)
     # Codebooks were fitted to the images of the gallery: how sure these are says nothing.
     place, record = view.find("red light/0/0")
-    itself = view.search(view.query_of(record), Page(), leave_out=place)
+    itself = view.search(view.query_of(record), Page(), leave_out=(place,))
     assert itself.verdict is not None
     assert (itself.verdict.sure, itself[0].probability) == (None, None)
 

@@ -143,7 +143,7 @@ def test_a_search_by_id_is_the_one_of_the_library() -> None:
         for name in ids()[:4]:
             place, _ = view.find(name)
             query = view.query_of(view.record(place))
-            found = view.search(query, Page(top_k=5, rerank=rerank), leave_out=place)
+            found = view.search(query, Page(top_k=5, rerank=rerank), leave_out=(place,))
             expected = gallery.search_id(name, 5, rerank=rerank)
             assert [hit.id for hit in found] == [hit.id for hit in expected]
             assert [hit.score for hit in found] == pytest.approx([hit.score for hit in expected])
@@ -297,7 +297,7 @@ def test_a_row_that_is_left_out_is_missing_and_no_more(tmp_path: Path) -> None:
     twin = [name for name, *_ in slow_twin(store, query, block=256)]
     for name in (twin[0], twin[4], twin[-1]):
         place, _ = view.find(name)
-        found = view.search(query, Page(top_k=5), leave_out=place)
+        found = view.search(query, Page(top_k=5), leave_out=(place,))
         assert [hit.id for hit in found] == [each for each in twin if each != name][:5]
 
 

@@ -225,7 +225,8 @@ def test_a_declared_length_is_refused_before_a_byte_is_read() -> None:
 def test_a_batch_may_be_larger() -> None:
     watch = Bodies(SETTINGS)
     assert watch.largest("/api/v1/search/batch") == 4000 + FORM_BYTES
-    assert watch.largest("/api/v1/search") == 1000 + FORM_BYTES
+    assert watch.largest("/api/v1/search") == watch.largest("/api/v1/explain") == 4000 + FORM_BYTES
+    assert watch.largest("/api/v1/items") == 1000 + FORM_BYTES
 
 
 def test_a_slow_body_is_given_up() -> None:

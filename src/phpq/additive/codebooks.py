@@ -72,6 +72,10 @@ class AdditiveCodebooks(Codebooks):
         del norm  # projected vectors always have unit length
         return unit_rows(self._projected(embeddings))
 
+    def alike(self, embeddings: FloatArray, *, norm: QueryNorm = "unit") -> FloatArray:
+        """Return (N, D) embeddings that find the same, each of unit length when projected."""
+        return self._embedded(self.vectors(embeddings, norm=norm))
+
     def encode(self, embeddings: FloatArray, labels: Labels | None = None) -> CodeArray:
         """Return the codes (N, M) of (N, D) embeddings.
 

@@ -119,6 +119,10 @@ def parents(
     table: Annotated[
         Path | None, typer.Argument(metavar="FILE.csv", help="Lines of label,parent.")
     ] = None,
+    column: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NAME", help="A column that says it; again for what that belongs to."),
+    ] = None,
     clear: Annotated[bool, typer.Option("--clear", help="Take all parents away.")] = False,
     as_json: AsJson = False,
 ) -> None:
@@ -129,9 +133,12 @@ def parents(
     from phpq.gallery.knowing import read_parents, set_parents
     from phpq.gallery.store import GalleryStore
 
-    if (table is None) != clear:
-        raise ConfigError("Give either a FILE.csv with lines of label,parent, or --clear.")
-    told = set_parents(GalleryStore.open(folder), read_parents(table) if table else {})
+    if sum((table is not None, bool(column), clear)) != 1:
+        raise ConfigError(
+            "Give one of a FILE.csv with lines of label,parent, --column NAME, or --clear."
+        )
+    said = column or (read_parents(table) if table else {})
+    told = set_parents(GalleryStore.open(folder), said)
     rows = [("children", plural(told["children"], "name")), *_doubt_rows(told)]
     print_result(told, rows, as_json=as_json)
 

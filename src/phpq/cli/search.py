@@ -12,10 +12,13 @@ from phpq.errors import ConfigError
 from phpq.hits import WRONG_AT_MOST
 
 if TYPE_CHECKING:
+    from PIL import Image
     from rich.table import Table
 
     from phpq.codes import FloatArray
+    from phpq.data.boxes import Box
     from phpq.gallery import Gallery
+    from phpq.gallery.view import PageOptions
     from phpq.hits import Found, Sure, Verdict
 
 Shares = list[float]  # of the M codebooks in one score
@@ -26,7 +29,26 @@ _NO_LABEL = "none of the hits has a label"
 
 def search(
     target: Searchable,
-    images: Annotated[list[Path], typer.Argument(metavar="IMAGE...", help="Image files.")],
+    images: Annotated[
+        list[Path] | None, typer.Argument(metavar="IMAGE...", help="Image files.")
+    ] = None,
+    together: Annotated[
+        bool, typer.Option("--together", help="The images show one thing: one query of all.")
+    ] = False,
+    box: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="X0,Y0,X1,Y1",
+            help="The part of the image that is meant, in pixels; of several images one for each. "
+            "'auto' is the part that phpq suggests, 'whole' all of it.",
+        ),
+    ] = None,
+    more: Annotated[
+        list[str] | None, typer.Option(metavar="ID", help="More like this image of the gallery.")
+    ] = None,
+    less: Annotated[
+        list[str] | None, typer.Option(metavar="ID", help="Less like this image of the gallery.")
+    ] = None,
     top_k: Annotated[int, typer.Option(min=1, help="Hits per image.")] = 10,
     offset: Annotated[int, typer.Option(min=0, help="Better hits to skip.")] = 0,
     where: Annotated[
@@ -66,27 +88,76 @@ def search(
             "--why explains scores of codes, and --rerank scores float embeddings, which no "
             "codebook has a share in. Use one of them."
         )
+    if why and (together or more or less or not images):
+        raise ConfigError(
+            "--why explains the score of a single image, and not that of several together or of "
+            "examples. Leave out --why, or --together, --more and --less."
+        )
     accepted = _share(wrong_at_most)
+    photos = list(images or [])
     # A GPU would take longer to start than the processor takes for a few photographs.
-    here = "cpu" if device == runtime == "auto" and len(images) <= _FEW else device
+    here = "cpu" if device == runtime == "auto" and len(photos) <= _FEW else device
     gallery = Gallery.open(target, device=here, runtime=runtime)
-    queries = gallery.embed(list(images))
-    answers = gallery.search_many(
-        queries, top_k, where=where, rerank=rerank, offset=offset, wrong_at_most=accepted
-    )
+    queries = gallery.embed(_boxed(gallery, photos, box or [])) if photos else None
+    options: PageOptions = {
+        "where": where,
+        "rerank": rerank,
+        "offset": offset,
+        "wrong_at_most": accepted,
+    }
+    if queries is None or together or more or less:
+        groups = [queries] if queries is None or together else [row[None] for row in queries]
+        answers = [
+            gallery.search(group, top_k, more=more or (), less=less or (), **options)
+            for group in groups
+        ]
+        joined = " + ".join(map(str, photos)) or "like " + ", ".join(more or ())
+        names = [joined] if len(groups) == 1 else [str(photo) for photo in photos]
+    else:
+        answers = gallery.search_many(queries, top_k, **options)
+        names = [str(photo) for photo in photos]
     if wrong_at_most != _WRONG_AT_MOST and all(found.sure is None for found in answers):
         messages().print(
             "--wrong-at-most changes nothing: this gallery does not know how likely it is right.",
             style="yellow",
         )
-    reasons = _shares(gallery, queries, answers) if why else [None] * len(answers)
-    asked = list(zip(images, answers, reasons, strict=True))
+    explained = None if queries is None or not why else _shares(gallery, queries, answers)
+    reasons = explained or [None] * len(answers)
+    asked = list(zip(names, answers, reasons, strict=True))
     if as_json:
-        found = [{"query": str(image)} | _found_dict(hits, shares) for image, hits, shares in asked]
+        found = [{"query": name} | _found_dict(hits, shares) for name, hits, shares in asked]
         print_json({"gallery": str(target), "queries": found})
         return
-    for image, hits, shares in asked:
-        _print_hits(image, hits, shares, filtered=where is not None)
+    for name, hits, shares in asked:
+        _print_hits(name, hits, shares, filtered=where is not None)
+
+
+def _boxed(gallery: Gallery, photos: list[Path], texts: list[str]) -> list[Path | Image.Image]:
+    """Return the parts of photos that boxes are on; a photo without one is taken as it is."""
+    from phpq.data.boxes import cut_out, read_box
+    from phpq.gallery.asking import boxes_for
+
+    if not texts:
+        return list(photos)
+    boxes_for(tuple(None for _ in texts), len(photos))
+    most = gallery.model.card.config.data.max_pixels
+    parts: list[Path | Image.Image] = []
+    for photo, text in zip(photos, texts, strict=True):
+        if text == "whole":
+            parts.append(photo)
+            continue
+        chosen = _suggested(gallery, photo) if text == "auto" else read_box(text)
+        parts.append(cut_out(photo, chosen, max_pixels=most))
+    return parts
+
+
+def _suggested(gallery: Gallery, photo: Path) -> Box:
+    from phpq.explain import suggest_box
+
+    box = suggest_box(gallery.model, photo)
+    shown = ",".join(f"{edge:.0f}" for edge in box)
+    messages().print(f"{photo}: searching with the box {shown}", soft_wrap=True)
+    return box
 
 
 def _shares(
@@ -105,13 +176,13 @@ def _shares(
     ]
 
 
-def _print_hits(image: Path, found: Found, shares: list[Shares] | None, *, filtered: bool) -> None:
+def _print_hits(image: str, found: Found, shares: list[Shares] | None, *, filtered: bool) -> None:
     console = results()
     if not found:
         console.print(f"{image}: no image of the gallery qualifies.\n", soft_wrap=True)
         return
     # Not as the title of the table: that would be wrapped to its width.
-    console.print(str(image), style="bold", soft_wrap=True)
+    console.print(image, style="bold", soft_wrap=True)
     console.print(_hit_table(found, shares))
     console.print(f"{_told(found, filtered=filtered)}\n", style="bold", soft_wrap=True)
 

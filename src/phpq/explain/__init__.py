@@ -8,6 +8,7 @@ from phpq.explain.codebooks import (
     signed_parts,
 )
 from phpq.explain.heatmap import heat_map, heat_missing, heat_note, overlay_png
+from phpq.explain.suggest import hottest_box, suggest_box
 
 __all__ = [
     "CodebookUsage",
@@ -15,8 +16,10 @@ __all__ = [
     "heat_map",
     "heat_missing",
     "heat_note",
+    "hottest_box",
     "overlay_png",
     "project_codes",
     "sample_rows",
     "signed_parts",
+    "suggest_box",
 ]

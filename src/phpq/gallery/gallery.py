@@ -19,8 +19,9 @@ import numpy as np
 from PIL import Image
 
 from phpq.additive import TRUST
-from phpq.codes import Codebooks, FloatArray, check_embeddings
-from phpq.errors import ConfigError, FormatError, ShapeError
+from phpq.codes import Codebooks, FloatArray
+from phpq.errors import ConfigError, FormatError
+from phpq.gallery.asking import Boxes, ask
 from phpq.gallery.folder import Manifest
 from phpq.gallery.models import MODEL, Models, as_model, is_made_by, is_run, manifest_for, run_of
 from phpq.gallery.of_run import open_run
@@ -40,7 +41,7 @@ if TYPE_CHECKING:
     from phpq.model import Model
 
 Images = str | Path | Image.Image | Sequence[str | Path | Image.Image]
-Query = str | Path | Image.Image | FloatArray
+Query = str | Path | Image.Image | Sequence[str | Path | Image.Image] | FloatArray | None
 OnBad = Literal["skip", "refuse"]
 T = TypeVar("T")
 
@@ -199,30 +200,39 @@ class Gallery:
         gone = gone_from(self._store, Path(root))
         return self.delete(gone) if gone else 0
 
-    def search(self, query: Query, top_k: int = 10, **options: Unpack[PageOptions]) -> Found:
-        """Find the images that look most like one image.
+    def search(
+        self,
+        query: Query = None,
+        top_k: int = 10,
+        *,
+        box: Boxes = None,
+        more: Sequence[str] = (),
+        less: Sequence[str] = (),
+        **options: Unpack[PageOptions],
+    ) -> Found:
+        """Find the images that look most like one image, or like several of the same thing.
 
-        The hits are best first; equal scores in the order of float scores where the gallery keeps
-        embeddings, and else in order of insertion. The `verdict` is their most common label, or,
-        where the gallery owns its codebooks, the likeliest kind.
+        Best first; equal scores in the order of float scores where embeddings are kept, else in
+        order of insertion. The `verdict` is the most common label of the hits, or, where the
+        gallery owns its codebooks, the likeliest kind.
 
         Args:
-            query: A file, a PIL image, or an embedding (D,).
+            query: A file, a PIL image, an embedding (D,); several make one query together.
             top_k: Hits, at least 1; fewer where fewer images fulfil `where`.
-            options: By name, as follows.
+            box: The part of the photo that is meant: (left, top, right, bottom) in pixels; of
+                several photos one for each, or None. `phpq.explain.suggest_box` suggests one.
+            more: Ids of images that hits are to be like, by their kept embeddings or their codes.
+            less: The same that they are not to be like. Neither are hits, nor have probabilities.
             where: A Lance SQL expression over id, uri, label and metadata, as in
                 "label = 'sparrow' AND year > 2020", applied before the best are chosen.
             rerank: > 0: order the first `rerank` hits by their float embeddings.
             offset: How many better hits to skip.
-            wrong_at_most: Share of the names that verdicts give that may be wrong, by default 0.05;
-                the fewer may be, the more often the verdict is "unknown" (`verdict.sure`).
+            wrong_at_most: Share of the names of verdicts that may be wrong; the fewer may be, the
+                more often the verdict is "unknown" (`verdict.sure`).
+            options: The last four.
         """
-        if isinstance(query, np.ndarray):
-            query = check_embeddings("query", np.atleast_2d(query))
-            if len(query) != 1:
-                raise ShapeError(f"query has {len(query)} rows; use search_many for several.")
-        asked = query if isinstance(query, np.ndarray) else [query]
-        return self.search_many(asked, top_k, **options)[0]
+        page = Page(top_k=top_k, **options)
+        return self._read(lambda view: ask(view, page, query, box, more, less))
 
     def search_many(
         self,
@@ -241,17 +251,8 @@ class Gallery:
         return self._read(search)
 
     def search_id(self, id: str, top_k: int = 10, **options: Unpack[PageOptions]) -> Found:
-        """Find the images most like one of the gallery, itself left out.
-
-        It is compared by its stored embedding where that is kept, by its code otherwise.
-        """
-        page = Page(top_k=top_k, **options)
-
-        def search(view: GalleryView) -> Found:
-            place, record = view.find(id)
-            return view.search(view.query_of(record), page, leave_out=place)
-
-        return self._read(search)
+        """Find the images most like one of the gallery, itself left out; see `search`, `more`."""
+        return self.search(None, top_k, more=[id], **options)
 
     def count(self, where: str | None = None) -> int:
         """Count the images, or those that fulfil an expression."""
@@ -298,8 +299,8 @@ class Gallery:
 
         return calibrate(self._store, lambda: self.model, photos)
 
-    def set_parents(self, parents: Mapping[str, str]) -> dict[str, Any]:
-        """Say what labels belong to, as in {"Yellow Warbler": "Warbler"}: verdicts may name it."""
+    def set_parents(self, parents: Mapping[str, str] | Sequence[str]) -> dict[str, Any]:
+        """Say what labels belong to, as {"cep": "Boletus"} or by columns: ["genus", "family"]."""
         from phpq.gallery.knowing import set_parents
 
         return set_parents(self._store, parents)

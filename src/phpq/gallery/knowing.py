@@ -8,9 +8,9 @@ parents say which answers are right. No code changes.
 from __future__ import annotations
 
 import csv
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from itertools import chain
+from itertools import chain, pairwise, takewhile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -62,14 +62,17 @@ def calibrate(store: GalleryStore, load: Callable[[], Model], source: Source) ->
     return describe(store)
 
 
-def set_parents(store: GalleryStore, parents: Mapping[str, str]) -> dict[str, Any]:
+def set_parents(store: GalleryStore, parents: Mapping[str, str] | Sequence[str]) -> dict[str, Any]:
     """Say what labels belong to, as in {"Yellow Warbler": "Warbler"}; returns `describe`.
 
-    A parent may have a parent. It takes the place of what was said before; {} takes it away.
+    Or name the metadata columns that say it, the nearest first: ["genus", "family"]. A parent may
+    have a parent. It takes the place of what was said before; {} takes it away.
     """
     _check(store)
     with store.changing():
         books = store.own_codebooks()
+        if not isinstance(parents, Mapping):
+            parents = column_parents(store, parents)
         check_parents(parents, set(books.class_names))
         books = replace(books, parents=dict(parents))
         if store.manifest.keep_embeddings:
@@ -96,6 +99,33 @@ def check_parents(parents: Mapping[str, str], labels: set[str]) -> None:
                 f"{child!r} would belong to itself, by way of {parent!r}. A table of parents must "
                 "have no circle. Nothing was changed."
             )
+
+
+def column_parents(store: GalleryStore, columns: Sequence[str]) -> dict[str, str]:
+    """Return what metadata columns say that labels belong to, the nearest column first.
+
+    An empty cell ends what a row says; a kind that is its own genus belongs to the genus's parent.
+    """
+    names = store.metadata_columns
+    for column in columns:
+        if column not in names:
+            listed = ", ".join(names) or "none: metadata come from a table or from --meta"
+            raise ConfigError(f"The gallery has no column {column!r}. Its columns: {listed}.")
+    parents: dict[str, str] = {}
+    with damage_named(store.folder):
+        for batch in store.dataset.to_batches(columns=["label", *columns]):
+            for row in batch.to_pylist():
+                cells = (row[name] for name in ("label", *columns))
+                given = takewhile(lambda cell: cell not in (None, ""), cells)
+                line = dict.fromkeys(str(cell).strip() for cell in given)
+                for child, parent in pairwise(line):
+                    if parents.setdefault(child, parent) != parent:
+                        raise DataError(
+                            f"The columns {', '.join(columns)} give {child!r} two parents, "
+                            f"{parents[child]!r} and {parent!r}. A label has one. Correct the "
+                            "table and index it again, or give a FILE.csv. Nothing was changed."
+                        )
+    return parents
 
 
 def read_parents(path: Path) -> dict[str, str]:

@@ -68,7 +68,7 @@ class Search:
     wanted: int  # per query
     where: str | None = None  # a Lance SQL expression
     labels: tuple[str, ...] = ()  # only these; all if there are none
-    leave_out: int | None = None  # the place of a row that is not to be found
+    leave_out: tuple[int, ...] = ()  # the places of rows that are not to be found
     ties: int = 0  # further rows that are wanted, at most, where they tie with the last one
 
 
@@ -138,13 +138,13 @@ class Shard:
         that tie with the last of these.
         """
         allowed, total = self._allowed(query.where, query.labels)
-        left_out = -1 if query.leave_out is None else query.leave_out - self.first
-        has_left_out = 0 <= left_out < len(self)
-        if has_left_out and (allowed is None or allowed[left_out]):
-            total -= 1
-        rows, scores = self._best(query, query.wanted + has_left_out, allowed)
-        if has_left_out:  # put it behind all others, and cut it or a filler off
-            order = np.argsort(rows == left_out, axis=1, kind="stable")[:, :-1]
+        left_out = np.unique(np.array(query.leave_out, np.int64) - self.first)
+        left_out = left_out[(left_out >= 0) & (left_out < len(self))]
+        total -= len(left_out) if allowed is None else int(allowed[left_out].sum())
+        rows, scores = self._best(query, query.wanted + len(left_out), allowed)
+        if len(left_out):  # put them behind all others, and cut them or fillers off
+            found = np.isin(rows, left_out)
+            order = np.argsort(found, axis=1, kind="stable")[:, : -len(left_out)]
             rows = np.take_along_axis(rows, order, axis=1)
             scores = np.take_along_axis(scores, order, axis=1)
         located = self._located(rows)

@@ -200,12 +200,15 @@ class GalleryView:
         query: FloatArray = vector.astype(np.float32, copy=False)
         return query
 
-    def search(self, query: FloatArray, page: Page, *, leave_out: int | None = None) -> Found:
-        """Find the images most like a query (D,); `leave_out` is the place of the query itself."""
+    def search(self, query: FloatArray, page: Page, *, leave_out: tuple[int, ...] = ()) -> Found:
+        """Find the images most like a query (D,).
+
+        `leave_out` are the places of images that it was made of, if it was.
+        """
         return self.search_many(query[None], page, leave_out=leave_out)[0]
 
     def search_many(
-        self, queries: FloatArray, page: Page, *, leave_out: int | None = None
+        self, queries: FloatArray, page: Page, *, leave_out: tuple[int, ...] = ()
     ) -> list[Found]:
         """Do as `search` for each of (Q, D) queries; they share the work and the cores."""
         self._check(page)
@@ -229,7 +232,7 @@ class GalleryView:
             every = [(query, slice(0, count)) for query, count in enumerate(first)]
             ranked = self._by_floats(queries, ranked, every, rescore=True)
             limits = self.codebooks.best_float(self.codebooks.vectors(queries, norm=norm))
-        told = self._told(queries, page, itself=leave_out is not None)
+        told = self._told(queries, page, itself=bool(leave_out))
         answers = []
         for number, records in enumerate(self._read(ranked, shown)):
             scores, best = ranked.scores[number, shown], float(limits[number])
@@ -270,8 +273,8 @@ class GalleryView:
     def _told(self, queries: FloatArray, page: Page, *, itself: bool) -> list[Told]:
         """Say what each query shows, among the classes of the images that pass the filter.
 
-        Nothing where the codebooks know no classes. `itself`: it is an image of the gallery, which
-        its codebooks were fitted to: how likely that is right, they do not know.
+        Nothing where the codebooks know no classes. `itself`: it is made of images of the gallery,
+        which its codebooks were fitted to: how likely that is right, they do not know.
         """
         books = self.codebooks
         if not isinstance(books, AdditiveCodebooks) or not books.class_names:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 import time
+from collections.abc import Sequence
 from dataclasses import replace
 from urllib.parse import quote
 
@@ -17,12 +18,15 @@ from pydantic import BaseModel
 from starlette.responses import Response
 
 from phpq.codes import CodeArray, FloatArray
+from phpq.data.boxes import Box
 from phpq.errors import ConfigError
+from phpq.gallery.asking import put_together
 from phpq.gallery.records import Record
 from phpq.gallery.view import GalleryView, Page
 from phpq.hits import plain_values
 from phpq.serve import schemas
 from phpq.serve.files import has_file
+from phpq.serve.pointing import NO_EXAMPLES, Examples
 from phpq.serve.settings import MAX_WHERE
 
 _TOKEN = re.compile(
@@ -46,19 +50,30 @@ _ALLOWED = (
 )
 
 
-def search_named(view: GalleryView, query: schemas.BatchQuery, page: Page) -> schemas.SearchAnswer:
-    """Search for what looks like an image of the gallery, itself left out, or has a code."""
+def search_named(
+    view: GalleryView,
+    query: schemas.BatchQuery,
+    page: Page,
+    examples: Examples = NO_EXAMPLES,
+) -> schemas.SearchAnswer:
+    """Search for what looks like an image of the gallery, itself left out, or has a code.
+
+    With examples, neither need be given.
+    """
     given = query.model_dump(exclude_none=True)
-    if len(given) != 1:
+    if len(given) > 1 or not (given or examples.more or examples.less):
         seen = " and ".join(given) or "nothing"
         raise ConfigError(f"The query names {seen}; give exactly one of id, uri and code.")
+    no_photos = np.empty((0, view.codebooks.embedding_dim), np.float32)
+    if not given:
+        return _search(view, no_photos, page, schemas.QueryEcho(kind="examples"), examples)
     if query.code is not None:
         code = parse_code(query.code, view)
         echo = schemas.QueryEcho(kind="code", code=code.tobytes().hex())
         # A code stands at what the gallery holds: how sure that looks says nothing of its photo.
         page = replace(page, wrong_at_most=None)
-        return _search(view, view.codebooks.decode(code[None])[0], page, echo)
-    place, record = view.find_uri(query.uri) if query.uri is not None else view.find(query.id or "")
+        return _search(view, view.codebooks.decode(code[None]), page, echo, examples)
+    record = (view.find_uri(query.uri) if query.uri is not None else view.find(query.id or ""))[1]
     echo = schemas.QueryEcho(
         kind="id" if query.uri is None else "uri",
         id=record.id,
@@ -66,14 +81,22 @@ def search_named(view: GalleryView, query: schemas.BatchQuery, page: Page) -> sc
         label=record.label,
         code=record.code.tobytes().hex(),
     )
-    return _search(view, view.query_of(record), page, echo, leave_out=place)
+    own = replace(examples, more=(record.id, *examples.more))
+    return _search(view, no_photos, page, echo, own, shown=examples)
 
 
-def search_upload(view: GalleryView, embedding: FloatArray, page: Page) -> schemas.SearchAnswer:
-    """Search for an image that was embedded, (D,) float32."""
-    code = view.codebooks.encode(embedding[None])[0]
-    echo = schemas.QueryEcho(kind="upload", code=code.tobytes().hex())
-    return _search(view, embedding, page, echo)
+def search_upload(
+    view: GalleryView,
+    photos: FloatArray,
+    page: Page,
+    examples: Examples = NO_EXAMPLES,
+    boxes: Sequence[Box | None] = (),
+) -> schemas.SearchAnswer:
+    """Search for one thing by its embedded photos, (n, D) float32, or one (D,)."""
+    rows = np.atleast_2d(photos)
+    shown = [None if box is None else list(box) for box in boxes] if any(boxes) else None
+    echo = schemas.QueryEcho(kind="upload", photos=len(rows), boxes=shown)
+    return _search(view, rows, page, echo, examples)
 
 
 def parse_code(text: str, view: GalleryView) -> CodeArray:
@@ -116,16 +139,23 @@ def answer(content: BaseModel, *, status: int = 200) -> Response:
 
 def _search(
     view: GalleryView,
-    query: FloatArray,
+    photos: FloatArray,
     page: Page,
     echo: schemas.QueryEcho,
+    examples: Examples,
     *,
-    leave_out: int | None = None,
+    shown: Examples | None = None,
 ) -> schemas.SearchAnswer:
+    """Search for photos (n, D) and examples; `shown` are those that the request called so."""
     if page.where is not None:
         check_where(page.where, tuple(view.columns))
+    asked = put_together(view, photos, examples.more, examples.less)
+    named = shown or examples
+    echo.more, echo.less = list(named.more), list(named.less)
+    if not echo.code:
+        echo.code = view.codebooks.encode(asked.photos[None])[0].tobytes().hex()
     start = time.perf_counter()
-    found = view.search(query, page, leave_out=leave_out)
+    found = view.search(asked.query, page, leave_out=asked.leave_out)
     seconds = time.perf_counter() - start
     verdict = found.verdict
     return schemas.SearchAnswer(

@@ -42,7 +42,7 @@ HEADERS: tuple[tuple[bytes, bytes], ...] = (
     (b"cross-origin-resource-policy", b"same-origin"),
     (b"permissions-policy", b"geolocation=(), microphone=(), payment=(), usb=()"),
 )
-BATCH_IMAGES = 4  # a batch may be as large as this many of the largest images
+BATCH_IMAGES = 4  # several photos together may be as large as this many of the largest images
 _LOG = logging.getLogger("phpq.serve")
 _ALWAYS = frozenset({"/health", "/ready", "/metrics"})  # answered however busy the server is
 _READS = frozenset({"GET", "HEAD", "OPTIONS"})
@@ -142,7 +142,7 @@ class Bodies:
 
     def largest(self, path: str) -> int:
         """Return the bytes that a body for this path may have."""
-        images = BATCH_IMAGES if path.endswith("/batch") else 1
+        images = BATCH_IMAGES if path.endswith(("/batch", "/search", "/explain")) else 1
         return images * self._settings.max_upload_bytes + FORM_BYTES
 
     @contextmanager

@@ -25,8 +25,9 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from phpq.config import DataConfig
+from phpq.data.boxes import Box, cut_out
 from phpq.data.decode import decode_square, image_format, read_image
-from phpq.errors import BadImageError
+from phpq.errors import BadImageError, ConfigError
 from phpq.serve._refusals import busy
 
 _START_SECONDS = 60.0  # for a new process to import what it needs, on a busy machine
@@ -61,18 +62,23 @@ class DecodePool:
         """Start one process now rather than at the first request."""
         self._give_back(self._take() or _Process())
 
-    def square(self, content: bytes, config: DataConfig, *, name: str) -> NDArray[np.uint8]:
-        """Turn an image into the square that a model sees: (3, S, S) uint8."""
+    def square(
+        self, content: bytes, config: DataConfig, *, name: str, box: Box | None = None
+    ) -> NDArray[np.uint8]:
+        """Turn an image, or a box on it, into the square that a model sees: (3, S, S) uint8."""
         head = {"job": "square", "store_size": config.store_size, "fit": config.fit}
-        return _pixels(self._run(head | {"name": name}, content))
+        return _pixels(self._run(head | {"name": name} | _part(box), content))
 
     def thumbnail(self, content: bytes, size: int, *, name: str) -> Decoded:
         """Turn an image into a JPEG of at most `size` x `size` pixels."""
         return self._run({"job": "thumbnail", "size": size, "name": name}, content)
 
-    def pixels(self, content: bytes, size: int, *, name: str) -> NDArray[np.uint8]:
-        """Turn an image into (h, w, 3) uint8 whose longer side is at most `size`."""
-        return _pixels(self._run({"job": "pixels", "size": size, "name": name}, content))
+    def pixels(
+        self, content: bytes, size: int, *, name: str, box: Box | None = None
+    ) -> NDArray[np.uint8]:
+        """Turn an image, or a box on it, into (h, w, 3) uint8, the longer side at most `size`."""
+        head = {"job": "pixels", "size": size, "name": name}
+        return _pixels(self._run(head | _part(box), content))
 
     def check(self, content: bytes, *, name: str) -> Decoded:
         """Decode an image to see that it is one; gives its format and size."""
@@ -109,7 +115,7 @@ class DecodePool:
         finally:
             self._give_back(process)
         if "bad" in answer:
-            raise BadImageError(answer["bad"])
+            raise (ConfigError if answer.get("box") else BadImageError)(answer["bad"])
         return Decoded(result, tuple(answer["shape"]), answer["format"])
 
     def _take(self) -> _Process | None:
@@ -180,6 +186,11 @@ class _Process:
             watch.cancel()
 
 
+def _part(box: Box | None) -> dict[str, Any]:
+    """Return what a head says of the part of an image that is wanted: nothing, of all of it."""
+    return {} if box is None else {"box": box}
+
+
 def _pixels(decoded: Decoded) -> NDArray[np.uint8]:
     return np.frombuffer(decoded.content, np.uint8).reshape(decoded.shape)
 
@@ -217,11 +228,14 @@ def perform(head: dict[str, Any], content: bytes) -> tuple[dict[str, Any], bytes
     name, most = str(head["name"]), int(head["max_pixels"])
     size = int(head.get("size", 0))
     try:
+        part = None
+        if "box" in head:
+            part = cut_out(content, tuple(head["box"]), name=name, max_pixels=most)
         if head["job"] == "square":
             config = DataConfig(store_size=head["store_size"], fit=head["fit"], max_pixels=most)
-            square = decode_square(content, config, name=name)
+            square = decode_square(part or content, config, name=name)
             return {"shape": square.shape, "format": image_format(content)}, square.tobytes()
-        image = read_image(content, name=name, max_pixels=most, draft=size)
+        image = part or read_image(content, name=name, max_pixels=most, draft=size)
         if head["job"] == "check":
             return {"shape": image.size, "format": image_format(content)}, b""
         image.thumbnail((size, size), Image.Resampling.BICUBIC, reducing_gap=2.0)
@@ -232,6 +246,8 @@ def perform(head: dict[str, Any], content: bytes) -> tuple[dict[str, Any], bytes
         return {"shape": image.size, "format": "JPEG"}, stream.getvalue()
     except BadImageError as error:
         return {"bad": str(error)}, b""
+    except ConfigError as error:
+        return {"bad": str(error), "box": True}, b""
     except MemoryError:
         return {"bad": f"Cannot read the image {name!r}: it takes too much memory."}, b""
 

@@ -14,6 +14,8 @@ from starlette.responses import Response
 from phpq._version import __version__
 from phpq.codes import CodeArray, FloatArray
 from phpq.errors import BadImageError, ConfigError, UnknownNameError
+from phpq.explain.heatmap import heat_missing
+from phpq.gallery.asking import put_together
 from phpq.gallery.records import Record
 from phpq.gallery.view import GalleryView
 from phpq.serve import schemas
@@ -21,9 +23,18 @@ from phpq.serve._answers import answer, item, parse_code, thumbnail_address
 from phpq.serve._guard import check_token
 from phpq.serve._refusals import too_large
 from phpq.serve.files import SIZES, Picture, parse_metadata, read_file
-from phpq.serve.schemas import Id, Image, OptionalCode, OptionalId, upload_name
+from phpq.serve.pointing import Boxes, Examples, Photos, Uploads, examples_reader
+from phpq.serve.schemas import Id, Image, OptionalCode, OptionalId
 from phpq.serve.services import Services
-from phpq.serve.settings import MAX_BATCH, MAX_ID, MAX_MAP, MAX_OFFSET, MAX_TOP_K
+from phpq.serve.settings import (
+    MAX_BATCH,
+    MAX_EXAMPLES,
+    MAX_ID,
+    MAX_MAP,
+    MAX_OFFSET,
+    MAX_PHOTOS,
+    MAX_TOP_K,
+)
 
 _IMAGE: dict[int | str, dict[str, Any]] = {
     200: {"content": {"image/*": {}}, "description": "The image."},
@@ -90,6 +101,7 @@ def describe(services: Services, view: GalleryView) -> schemas.Info:
         codebook_size=manifest.codebook_size,
         labels=len(view.label_counts),
         filters=[schemas.Filter(name=name, type=kind) for name, kind in view.columns.items()],
+        suggests_boxes=not view.remember("boxes missing", lambda: heat_missing(model)),
         embeddings=manifest.keep_embeddings,
         codebooks=manifest.codebooks,
         version=view.version,
@@ -107,6 +119,8 @@ def describe(services: Services, view: GalleryView) -> schemas.Info:
             max_top_k=MAX_TOP_K,
             max_offset=MAX_OFFSET,
             max_batch=MAX_BATCH,
+            max_photos=MAX_PHOTOS,
+            max_examples=MAX_EXAMPLES,
         ),
         phpq_version=__version__,
     )
@@ -187,19 +201,25 @@ def explain_routes(services: Services) -> APIRouter:
 
     @router.get("/explain", response_model=schemas.Explanation)
     async def explain(
-        hit_id: Id, query_id: OptionalId = None, code: OptionalCode = None
+        hit_id: Id,
+        examples: Annotated[Examples, Depends(examples_reader(Query))],
+        query_id: OptionalId = None,
+        code: OptionalCode = None,
     ) -> Response:
         """Say why an image of the gallery was found for another one, or for a code."""
-        work = partial(explain_named, services, hit_id, query_id, code)
+        work = partial(explain_named, services, hit_id, query_id, code, examples)
         return answer(await services.uploads.run(services.views.read, work))
 
     @router.post("/explain", response_model=schemas.Explanation)
     async def explain_upload(
-        image: Image, hit_id: Annotated[str, Form(min_length=1, max_length=MAX_ID)]
+        image: Photos,
+        hit_id: Annotated[str, Form(min_length=1, max_length=MAX_ID)],
+        examples: Annotated[Examples, Depends(examples_reader(Form))],
+        box: Boxes = None,
     ) -> Response:
-        """Say why an image of the gallery was found for an upload."""
-        content, name = await image.read(), upload_name(image.filename)
-        return answer(await services.uploads.run(explain_sent, services, hit_id, content, name))
+        """Say why an image of the gallery was found for an upload, or for several."""
+        sent = await Uploads.read(image, box)
+        return answer(await services.uploads.run(explain_sent, services, hit_id, sent, examples))
 
     @router.get("/map", response_model=schemas.Map)
     async def gallery_map(
@@ -227,37 +247,51 @@ def explain_routes(services: Services) -> APIRouter:
     return router
 
 
-def explain_sent(services: Services, hit_id: str, content: bytes, name: str) -> schemas.Explanation:
-    """Explain a hit of a search for an upload."""
+def explain_sent(
+    services: Services, hit_id: str, sent: Uploads, examples: Examples
+) -> schemas.Explanation:
+    """Explain a hit of a search for uploads; the heat map is that of the first."""
 
     def work(view: GalleryView) -> schemas.Explanation:
-        embedding = services.embed(view, content, name)
+        photos, boxes = sent.embed(services, view)
         hit = view.find(hit_id)[1]
-        code = view.codebooks.encode(embedding[None])[0]
-        note = services.heat_missing(view)
-        heat = None if note else _data_uri(services.heat_png(view, content, name, hit.code))
-        return _explanation(services, view, embedding, code, hit, query_heat=heat, note=note)
+        query = put_together(view, photos, examples.more, examples.less).query
+        code = view.codebooks.encode(query[None])[0]
+        note, heat = services.heat_missing(view), None
+        if not note:
+            first = sent.contents[0], sent.names[0]
+            heat = _data_uri(services.heat_png(view, *first, hit.code, boxes[0]))
+        return _explanation(services, view, query, code, hit, query_heat=heat, note=note)
 
     return services.views.read(work)
 
 
 def explain_named(
-    services: Services, hit_id: str, query_id: str | None, code: str | None, view: GalleryView
+    services: Services,
+    hit_id: str,
+    query_id: str | None,
+    code: str | None,
+    examples: Examples,
+    view: GalleryView,
 ) -> schemas.Explanation:
-    """Explain a hit of a search by id or by code; exactly one of the two is given."""
-    if (query_id is None) == (code is None):
+    """Explain a hit of a search by id or by code, one of which is given, or by examples."""
+    if (query_id is not None and code is not None) or not (query_id or code or examples.more):
         raise ConfigError("Give exactly one of query_id and code.")
     hit = view.find(hit_id)[1]
+    photos = np.empty((0, view.codebooks.embedding_dim), np.float32)
+    heat, more, own = None, examples.more, None
+    note = "Of the query only its code is known: there is no picture to draw a heat map over."
     if code is not None:
-        parsed = parse_code(code, view)
-        query = view.codebooks.decode(parsed[None])[0]
-        note = "Of the query only its code is known: there is no picture to draw a heat map over."
-        return _explanation(services, view, query, parsed, hit, note=note)
-    record = view.find(query_id or "")[1]
-    heat, note = _heat(services, view, record, hit.code)
-    return _explanation(
-        services, view, view.query_of(record), record.code, hit, query_heat=heat, note=note
-    )
+        own = parse_code(code, view)
+        photos = view.codebooks.decode(own[None])
+    elif query_id is not None:
+        record = view.find(query_id)[1]
+        heat, note = _heat(services, view, record, hit.code)
+        more, own = (query_id, *more), record.code
+    query = put_together(view, photos, more, examples.less).query
+    if own is None or examples.more or examples.less:
+        own = view.codebooks.encode(query[None])[0]
+    return _explanation(services, view, query, own, hit, query_heat=heat, note=note)
 
 
 def _explanation(

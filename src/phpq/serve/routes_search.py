@@ -15,6 +15,14 @@ from phpq.errors import ConfigError
 from phpq.gallery.view import GalleryView, Page
 from phpq.serve import schemas
 from phpq.serve._answers import answer, search_named, search_upload
+from phpq.serve.pointing import (
+    Boxes,
+    Examples,
+    Photos,
+    SuggestedBox,
+    Uploads,
+    examples_reader,
+)
 from phpq.serve.schemas import Image, OptionalCode, OptionalId, OptionalUri, upload_name
 from phpq.serve.services import Services
 from phpq.serve.settings import MAX_BATCH
@@ -40,22 +48,35 @@ def search_routes(services: Services) -> APIRouter:
     @router.get("/search", response_model=schemas.SearchAnswer)
     async def search(
         page: Annotated[Page, Depends(schemas.page_reader(Query))],
+        examples: Annotated[Examples, Depends(examples_reader(Query))],
         id: OptionalId = None,
         uri: OptionalUri = None,
         code: OptionalCode = None,
     ) -> Response:
-        """Find what looks like an image of the gallery (by id or URI), or has a code like this."""
+        """Find what looks like an image of the gallery (by id or URI), or has a code like this.
+
+        With examples (more, less), or by those alone.
+        """
         query = schemas.BatchQuery(id=id, uri=uri, code=code)
-        return answer(await services.read(lambda view: search_named(view, query, page)))
+        return answer(await services.read(lambda view: search_named(view, query, page, examples)))
 
     @router.post("/search", response_model=schemas.SearchAnswer)
     async def search_by_upload(
-        image: Image, page: Annotated[Page, Depends(schemas.page_reader(Form))]
+        image: Photos,
+        page: Annotated[Page, Depends(schemas.page_reader(Form))],
+        examples: Annotated[Examples, Depends(examples_reader(Form))],
+        box: Boxes = None,
     ) -> Response:
-        """Find what looks like an uploaded image."""
-        content = await image.read()
-        found = await _search_uploads(services, [(content, upload_name(image.filename))], page)
-        return answer(found[0])
+        """Find what looks like an uploaded image, or like several of the same thing."""
+        uploads = await Uploads.read(image, box)
+
+        def work(view: GalleryView) -> schemas.SearchAnswer:
+            photos, boxes = uploads.embed(services, view)
+            return search_upload(view, photos, page, examples, boxes)
+
+        return answer(await services.uploads.run(services.views.read, work))
+
+    _add_suggestions(router, services)
 
     @router.post(
         "/search/batch",
@@ -78,6 +99,18 @@ def search_routes(services: Services) -> APIRouter:
         return answer(schemas.BatchAnswer(answers=found))
 
     return router
+
+
+def _add_suggestions(router: APIRouter, services: Services) -> None:
+    @router.post("/suggest-box", response_model=SuggestedBox)
+    async def suggest_box(image: Image) -> Response:
+        """Suggest which part of an image to search with: where its heat map is hot."""
+        content, name = await image.read(), upload_name(image.filename)
+
+        def work(view: GalleryView) -> SuggestedBox:
+            return SuggestedBox(box=services.suggest(view, content, name))
+
+        return answer(await services.uploads.run(services.views.read, work))
 
 
 async def _search_uploads(

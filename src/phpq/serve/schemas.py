@@ -69,7 +69,7 @@ class ErrorDetail(BaseModel):
     """What went wrong."""
 
     kind: str = Field(description="The class of the error, as in BadImageError.")
-    message: str = Field(description="What was seen, what is allowed and what to do next.")
+    message: str = Field(description="What was seen, what is allowed, what to do.")
     request_id: str = Field(description="Names the request in the log of the server.")
 
 
@@ -104,6 +104,8 @@ class Limits(BaseModel):
     max_top_k: int
     max_offset: int
     max_batch: int
+    max_photos: int
+    max_examples: int
 
 
 class Info(BaseModel):
@@ -116,6 +118,7 @@ class Info(BaseModel):
     codebook_size: int
     labels: int = Field(description="Distinct labels.")
     filters: list[Filter]
+    suggests_boxes: bool
     embeddings: bool = Field(description="Whether float embeddings are kept, for rerank.")
     codebooks: Literal["model", "own"] = Field(description="Whose the codebooks are.")
     version: int = Field(description="Of the gallery; it grows with every change.")
@@ -142,11 +145,15 @@ class Labels(BaseModel):
 class QueryEcho(BaseModel):
     """What was searched for."""
 
-    kind: Literal["upload", "id", "uri", "code"]
+    kind: Literal["upload", "id", "uri", "code", "examples"]
     id: str | None = None
     uri: str | None = None
     label: str | None = None
-    code: str = Field(description="The code of the query in hex: searching for it can be shared.")
+    code: str = Field(default="", description="Without examples, in hex: it can be shared.")
+    photos: int = 0
+    boxes: list[Any] | None = Field(default=None, description="Of each photo; null: all of it.")
+    more: list[str] = []
+    less: list[str] = []
 
 
 class HitAnswer(BaseModel):
@@ -159,7 +166,7 @@ class HitAnswer(BaseModel):
     label: str | None
     metadata: Metadata
     probability: float | None = Field(
-        default=None, description="That it shows what the query shows; null where not known."
+        default=None, description="That it shows what the query shows."
     )
     thumbnail: str
     has_original: bool
@@ -169,9 +176,7 @@ class SureAnswer(BaseModel):
     """The most specific name that is sure enough."""
 
     label: str | None = Field(description="A kind, or what it belongs to; null: unknown.")
-    level: int | None = Field(
-        description="0 for a kind, 1 for what it belongs to, and so on; null: unknown."
-    )
+    level: int | None = Field(description="0 for a kind, 1 for what it belongs to, and so on.")
     probability: float = Field(
         description="That the name is right; where it is unknown, of the likeliest kind."
     )
@@ -195,9 +200,7 @@ class VerdictAnswer(BaseModel):
         description="How likely the query shows one of the kinds that pass the filter; times the "
         "share of a kind it is the probability of that kind. Null where it is not known.",
     )
-    probability: float | None = Field(
-        default=None, description="That the query shows the kind `label`; null where not known."
-    )
+    probability: float | None = Field(default=None, description="Of `label`, or null: not known.")
     sure: SureAnswer | None = Field(
         default=None, description="What can be said; null where probabilities are not known."
     )

@@ -14,7 +14,8 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, gene
 from prometheus_client.exposition import CONTENT_TYPE_LATEST
 
 from phpq.codes import CodeArray, FloatArray
-from phpq.errors import PhpqError
+from phpq.data.boxes import Box
+from phpq.errors import ConfigError, PhpqError
 from phpq.explain.heatmap import heat_missing
 from phpq.gallery.folder import DAMAGE
 from phpq.gallery.shards import LocalShards, Shards
@@ -109,12 +110,14 @@ class Services:
         """Call `make(view, limit)`, once for each view and limit."""
         return await self.read(lambda view: view.remember((what, limit), lambda: make(view, limit)))
 
-    def embed(self, view: GalleryView, content: bytes, name: str) -> FloatArray:
-        """Embed an upload as the images of a view were: (D,) float32."""
+    def embed(
+        self, view: GalleryView, content: bytes, name: str, box: Box | None = None
+    ) -> FloatArray:
+        """Embed an upload, or a box on it, as the images of a view were: (D,) float32."""
         if len(content) > self.settings.max_upload_bytes:
             raise too_large(f"{len(content):,} bytes", self.settings.max_upload_bytes)
         model = view.model
-        square = self.decoders.square(content, model.card.config.data, name=name)
+        square = self.decoders.square(content, model.card.config.data, name=name, box=box)
         work = partial(model.embed_pixels, space=view.store.manifest.space)
         seconds = self.settings.request_seconds
         return self._embedder.embed(work, square, seconds=seconds, model=id(model))
@@ -126,18 +129,39 @@ class Services:
         return view.remember("heat missing", lambda: heat_missing(view.model))
 
     def heat_png(
-        self, view: GalleryView, content: bytes, name: str, code: CodeArray | None
+        self,
+        view: GalleryView,
+        content: bytes,
+        name: str,
+        code: CodeArray | None,
+        box: Box | None = None,
     ) -> bytes:
-        """Draw where in an image its match with a code, (M,) uint8, comes from, as a PNG."""
+        """Draw where in an image, or a box on it, its match with a code (M,) comes from: a PNG."""
         from PIL import Image
 
         from phpq.explain import heat_map, overlay_png
 
         longest = max(_HEAT_SIDE, 2 * view.model.card.config.data.store_size)
-        image = Image.fromarray(self.decoders.pixels(content, longest, name=name))
+        image = Image.fromarray(self.decoders.pixels(content, longest, name=name, box=box))
         with self._heating:  # needs gradients, and so more memory than a search
             heat = heat_map(view.model, image, code=code)
         return overlay_png(image, heat)
+
+    def suggest(self, view: GalleryView, content: bytes, name: str) -> Box:
+        """Suggest a box on an upload, in its pixels."""
+        from PIL import Image
+
+        from phpq.explain import suggest_box
+
+        if missing := heat_missing(view.model):
+            raise ConfigError(f"No box can be suggested here. {missing}")
+        longest = max(_HEAT_SIDE, 2 * view.model.card.config.data.store_size)
+        width, height = self.decoders.check(content, name=name).shape
+        image = Image.fromarray(self.decoders.pixels(content, longest, name=name))
+        with self._heating:
+            left, top, right, bottom = suggest_box(view.model, image)
+        across, down = width / image.width, height / image.height
+        return left * across, top * down, min(right * across, width), min(bottom * down, height)
 
     def jobs(self) -> dict[str, int]:
         """Return the jobs that run or wait, by pool."""

@@ -12,6 +12,8 @@ from phpq.errors import ConfigError
 MAX_TOP_K = 500  # hits of one answer
 MAX_OFFSET = 10_000  # hits that paging can skip
 MAX_BATCH = 32  # queries of one batch search
+MAX_PHOTOS = 8  # of one query
+MAX_EXAMPLES = 32  # images that one query is to be like, or not
 MAX_ID = 1024  # characters of an id or a URI
 MAX_WHERE = 1000  # characters of a filter
 MAX_LABELS = 100  # labels of one filter

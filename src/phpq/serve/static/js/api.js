@@ -96,9 +96,13 @@ async function ask(path, { params = {}, signal, ...options } = {}) {
   }
 }
 
-function form(file, fields) {
+/** Pictures of store.js and fields as a form. */
+function form(photos, fields) {
   const data = new FormData();
-  data.append("image", file, file.name || "pasted.png");
+  for (const { file } of photos) data.append("image", file, file.name || "pasted.png");
+  if (photos.some(({ box }) => box)) {
+    for (const { box } of photos) data.append("box", box ? box.join(",") : "whole");
+  }
   for (const [name, value] of Object.entries(fields)) {
     for (const one of Array.isArray(value) ? value : [value]) {
       if (one !== null && one !== undefined && one !== "") data.append(name, one);
@@ -111,11 +115,13 @@ export const info = () => ask("info");
 export const labels = (params, signal) => ask("labels", { params, signal });
 export const item = (id, signal) => ask("item", { params: { id }, signal });
 export const search = (params, signal) => ask("search", { params, signal });
-export const searchImage = (file, fields, signal) =>
-  ask("search", { method: "POST", body: form(file, fields), signal });
+export const searchImages = (photos, fields, signal) =>
+  ask("search", { method: "POST", body: form(photos, fields), signal });
+export const suggestBox = ({ file }, signal) =>
+  ask("suggest-box", { method: "POST", body: form([{ file }], {}), signal });
 export const explain = (params, signal) => ask("explain", { params, signal });
-export const explainImage = (file, fields, signal) =>
-  ask("explain", { method: "POST", body: form(file, fields), signal });
+export const explainImages = (photos, fields, signal) =>
+  ask("explain", { method: "POST", body: form(photos, fields), signal });
 export const map = (limit, signal) => ask("map", { params: { limit }, signal });
 export const codebooks = (signal) => ask("codebooks", { signal });
 export const codeword = (book, word, limit, signal) =>

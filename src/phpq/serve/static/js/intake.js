@@ -2,12 +2,13 @@
 
 import { bytesText, button, el, icon } from "./dom.js";
 import { toast } from "./notify.js";
-import { facts, shrink } from "./store.js";
+import { facts, photoOf, shrink } from "./store.js";
 
 const ENDINGS = /\.(jpe?g|png|webp|gif|bmp|tiff?|avif|heic|heif|ppm|jp2)$/i;
 const LONGEST_SIDE = 1600; // of a picture made smaller: far more than any model looks at
 
 let deliver = () => {};
+let picked = null; // who waits for the pictures that are chosen next, if not the whole page
 
 /** Listen for pictures everywhere on the page. */
 export function listen(receive) {
@@ -15,8 +16,8 @@ export function listen(receive) {
   for (const id of ["pick", "camera"]) {
     const input = document.getElementById(id);
     input.addEventListener("change", () => {
-      const [file] = input.files;
-      if (file) take(file);
+      take([...input.files], picked ?? deliver);
+      picked = null;
       input.value = ""; // so that the same file can be picked again
     });
   }
@@ -24,46 +25,58 @@ export function listen(receive) {
   dropping();
 }
 
-export const pick = () => document.getElementById("pick").click();
+/** Let pictures be chosen: for `receive`, or for a new search. */
+export function pick(receive = null) {
+  picked = typeof receive === "function" ? receive : null;
+  document.getElementById("pick").click();
+}
 export const camera = () => document.getElementById("camera").click();
 
 /** Buttons that let a picture in; `camera` shows on touch screens only. */
 export const doors = (weight = "strong") => [
-  button("Choose a picture", { class: `button ${weight}`, on: { click: pick } }, icon("picture")),
+  button("Choose a picture", { class: `button ${weight}`, on: { click: () => pick() } }, icon("picture")),
   button("Take a photo", { class: "button camera", on: { click: camera } }, icon("camera")),
 ];
 
-async function take(file) {
+/** Hand over the pictures among files that this server can take. */
+async function take(files, receive = deliver) {
+  const good = [];
+  for (const file of files) good.push(await checked(file));
+  const photos = good.filter(Boolean).map(photoOf);
+  if (photos.length) receive(photos);
+}
+
+/** A file, made smaller if it must be; null, and a word why, if it cannot be used. */
+async function checked(file) {
   const isPicture = file.type.startsWith("image/") || (!file.type && ENDINGS.test(file.name));
   if (!isPicture) {
     const kind = file.type ? ` (${file.type})` : "";
     toast(`“${file.name}”${kind} is not a picture. Use a JPEG, PNG or WebP file.`, "bad");
-    return;
+    return null;
   }
   if (file.size === 0) {
     toast(`“${file.name}” is empty. Choose another picture.`, "bad");
-    return;
+    return null;
   }
   const limit = facts.info?.limits?.max_upload_bytes ?? Infinity;
   if (file.size <= limit) {
-    deliver(file);
-    return;
+    return file;
   }
   const smaller = await shrink(file, LONGEST_SIDE);
   if (smaller && smaller.size <= limit) {
     toast(`Made smaller to fit: ${bytesText(file.size)} → ${bytesText(smaller.size)}.`);
-    deliver(smaller);
-  } else {
-    const words = `“${file.name}” has ${bytesText(file.size)}; this server takes`;
-    toast(`${words} ${bytesText(limit)}. Choose a smaller picture.`, "bad");
+    return smaller;
   }
+  const words = `“${file.name}” has ${bytesText(file.size)}; this server takes`;
+  toast(`${words} ${bytesText(limit)}. Choose a smaller picture.`, "bad");
+  return null;
 }
 
 function onPaste(event) {
-  const file = [...(event.clipboardData?.files ?? [])][0];
-  if (file) {
+  const files = [...(event.clipboardData?.files ?? [])];
+  if (files.length) {
     event.preventDefault();
-    take(file);
+    take(files);
   } else if (!event.target.closest?.("input, textarea")) {
     toast("There is no picture on the clipboard. Copy an image, not its address.", "bad");
   }
@@ -96,9 +109,7 @@ function dropping() {
     hide();
     if (!holdsFiles(event)) return;
     event.preventDefault();
-    const files = [...event.dataTransfer.files];
-    if (files.length > 1) toast(`${files.length} files dropped; searching with the first.`);
-    if (files.length) take(files[0]);
+    take([...event.dataTransfer.files]);
   });
 }
 
@@ -110,5 +121,5 @@ export const dropPlace = () =>
     el("span", { class: "drop-drawing" }, icon("picture")),
     el("p", { class: "drop-words" }, "Drop a picture here, or paste one"),
     el("p", { class: "drop-doors" }, doors()),
-    el("p", { class: "drop-note" }, "It is searched with and not kept."),
+    el("p", { class: "drop-note" }, "Several pictures of one thing make one search. None is kept."),
   );

@@ -6,7 +6,7 @@ import { knowsKinds } from "./kinds.js";
 import { choice, facts } from "./store.js";
 
 const KEYS = [
-  ["o", "Choose a picture", pick],
+  ["o", "Choose a picture", () => pick()],
   ["c", "Take a photo", camera],
   ["/", "Filter by label", () => openFilter()],
   ["w", "Why the hit with the focus matched", () => whyFocused()],

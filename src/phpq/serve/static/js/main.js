@@ -23,7 +23,7 @@ let started = false;
 let lastKey = 0;
 const scrolls = new Map(); // entry of the history -> how far it was scrolled
 let waiting = []; // what to do when the server is back
-let early = null; // a picture that came before the gallery's facts
+let early = null; // pictures that came before the gallery's facts
 
 const app = {
   /** What belongs to this entry of the history beside its address. */
@@ -112,14 +112,18 @@ function markNavigation(name) {
   }
 }
 
-/** A picture came in: it is the query of a new search. */
-function receive(file) {
+/** Pictures came in: they are the query of a new search. */
+function receive(photos) {
   if (!facts.info) {
-    early = file;
+    early = photos;
     return;
   }
   for (const open of document.querySelectorAll("dialog[open]")) open.close();
-  const upload = keepUpload(file);
+  const most = facts.info.limits.max_photos ?? 1;
+  if (photos.length > most) {
+    toast(`${photos.length} pictures; a search takes ${most}. The first ${most} are used.`);
+  }
+  const upload = keepUpload(photos.slice(0, most));
   const { labels, fields, where } = parse(location.hash);
   const route = { view: "search", kind: "upload", labels, fields, where };
   app.go(route, { upload: upload.key, name: upload.name });

@@ -1,6 +1,7 @@
 /* Hits as cards in a grid that arrow keys walk through. */
 
 import { decimals, el, icon, labelText, likely, percent, picture, thumbnail } from "./dom.js";
+import { marks } from "./pointing.js";
 import { fromImage } from "./route.js";
 
 /**
@@ -9,8 +10,9 @@ import { fromImage } from "./route.js";
  * @param {object} route The search it belongs to.
  * @param {string|null} wanted The label of the query, where it has one.
  * @param {(hit: object) => void} why Called when its explanation is asked for.
+ * @param {(way: string, id: string) => void} mark Called when it is to be an example.
  */
-export function hitCard(hit, route, wanted, why) {
+export function hitCard(hit, route, wanted, why, mark) {
   const words = labelText(hit.label);
   const same = wanted !== null && hit.label === wanted;
   const about = aboutText(hit.metadata ?? {});
@@ -54,6 +56,7 @@ export function hitCard(hit, route, wanted, why) {
       ),
       ask,
     ),
+    marks(hit, words, mark),
   );
 }
 

@@ -1,7 +1,8 @@
 /* The address is the state: what follows # says what is shown, filters and all.
 
    #/  #/id/<id>  #/code/<hex>  #/upload  #/map  #/codebooks  #/codebooks/<book>/<word>
-   and after "?": label (again and again), f=<field>:<operator>:<value>, where, why=<id of a hit>
+   and after "?": label (again and again), f=<field>:<operator>:<value>, where, why=<id of a hit>,
+   more=<id> and less=<id> (again and again): images that hits are to be like, or not
 */
 
 /** How a field can be compared: what people read, and the SQL that the gallery reads. */
@@ -77,6 +78,8 @@ export function parse(hash) {
     }),
     where: (params.get("where") ?? "").trim(),
     why: params.get("why"),
+    more: [...new Set(params.getAll("more"))],
+    less: [...new Set(params.getAll("less"))],
   };
   const value = decode(rest.join("/"));
   if (view === "id" && value) return { ...route, view: "search", kind: "id", value };
@@ -107,6 +110,8 @@ export function format(route) {
   }
   if (route.where) params.append("where", route.where);
   if (route.why) params.append("why", route.why);
+  for (const id of route.more ?? []) params.append("more", id);
+  for (const id of route.less ?? []) params.append("less", id);
   const query = params.size ? `?${params}` : "";
   if (route.view === "search" && route.kind === "upload") return `#/upload${query}`;
   if (route.view === "search") return `#/${route.kind}/${encodePath(route.value)}${query}`;

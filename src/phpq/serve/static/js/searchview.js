@@ -18,9 +18,10 @@ import { filterPanel } from "./filters.js";
 import { doors } from "./intake.js";
 import { kindsPanel, knowsKinds } from "./kinds.js";
 import { problem, say, skeletons, state as stateBox, toast } from "./notify.js";
+import { exampleLists, marked, photoDoors, photoStrip } from "./pointing.js";
 import { hitCard, walkable } from "./results.js";
 import { format, hasFilters } from "./route.js";
-import { facts, hits as fetchHits, preview, uploadOf, wordsOf } from "./store.js";
+import { facts, hits as fetchHits, keepUpload, preview, uploadOf, wordsOf } from "./store.js";
 
 export function searchView(app) {
   const title = el("h1", { tabindex: "-1" }, "Searching…");
@@ -51,6 +52,19 @@ export function searchView(app) {
   let answer = null;
   let all = [];
   let running = new AbortController();
+
+  /** A hit becomes an example of what is looked for, or of what is not. */
+  const mark = (way, id) => {
+    const next = marked(route, way, id);
+    if (next) app.go({ ...next, why: null }, app.memory());
+  };
+
+  /** The same search with other pictures, or other parts of them. */
+  function repoint(photos) {
+    const upload = keepUpload(photos);
+    const next = { ...route, kind: "upload", value: "", why: null };
+    app.go(next, { upload: upload.key, name: upload.name });
+  }
 
   const why = (hit) => app.go({ ...route, why: hit.id }, { ...app.memory(), dialog: true });
 
@@ -119,7 +133,7 @@ export function searchView(app) {
     route = { ...route, kind: "code", value: answer.query.code };
     shown = keyOf(route, memory);
     const remember = app.settle(route, { upload: upload.key, name: upload.name });
-    preview(upload.file).then((small) => remember({ preview: small }));
+    preview(upload).then((small) => remember({ preview: small }));
   }
 
   function failed(error, memory) {
@@ -145,7 +159,7 @@ export function searchView(app) {
 
   function showHits() {
     const wanted = answer.query.label ?? null;
-    list.replaceChildren(...all.map((hit) => hitCard(hit, route, wanted, why)));
+    list.replaceChildren(...all.map((hit) => hitCard(hit, route, wanted, why, mark)));
     after.replaceChildren();
     if (!all.length) {
       nothing();
@@ -162,6 +176,10 @@ export function searchView(app) {
     const filtered = hasFilters(route) ? "that pass the filters" : "";
     const scope = `The best ${whole(all.length)} of ${plural(answer.total, "image")} ${filtered}`;
     const parts = [`${scope.trim()}, found in ${timeText(answer.seconds)}.`];
+    const { more, less } = route;
+    if (more.length || less.length) {
+      parts.push(` Led by ${plural(more.length + less.length, "example")}.`);
+    }
     const counts = new Map();
     for (const hit of all) if (hit.label) counts.set(hit.label, (counts.get(hit.label) ?? 0) + 1);
     const wanted = answer.query.label;
@@ -213,7 +231,9 @@ export function searchView(app) {
       try {
         const found = await fetchHits(route, uploadOf(app.memory()), all.length, signal);
         if (signal.aborted) return;
-        const cards = found.hits.map((hit) => hitCard(hit, route, answer.query.label ?? null, why));
+        const cards = found.hits.map((hit) =>
+          hitCard(hit, route, answer.query.label ?? null, why, mark),
+        );
         all = [...all, ...found.hits];
         answer = { ...found, query: answer.query };
         list.append(...cards);
@@ -234,24 +254,30 @@ export function searchView(app) {
   function showQuery(memory, upload, known) {
     query.dataset.of = queryKey(memory);
     query.replaceChildren(
-      el("div", { class: "query-picture" }, queryPicture(memory, upload, known)),
+      el(
+        "div",
+        { class: "query-picture" },
+        upload ? photoStrip(upload, repoint) : queryPicture(memory, known),
+      ),
       el(
         "div",
         { class: "query-body" },
         el("h2", { title: nameOf(memory, known) }, nameOf(memory, known)),
         el("p", { class: "hint" }, kindOf(memory, upload)),
+        exampleLists(route, change),
         known && codeChips(known.code),
       ),
+      ...(upload ? [el("p", { class: "query-doors pointing" }, photoDoors(upload, repoint))] : []),
       el("p", { class: "query-doors" }, copyButton(), ...doors()),
     );
   }
 
-  function queryPicture(memory, upload, known) {
+  function queryPicture(memory, known) {
     if (route.kind === "id") {
       const words = `The query: ${labelText(known?.label)}`;
       return picture(thumbnail({ id: route.value }, 768), { alt: words, loading: "eager" });
     }
-    const address = upload?.address ?? memory?.preview;
+    const address = memory?.preview;
     if (address) return picture(address, { alt: "The query: your picture", loading: "eager" });
     return codeDrawing(route.value);
   }
@@ -263,6 +289,7 @@ export function searchView(app) {
 
   const kindOf = (memory, upload) => {
     if (route.kind === "id") return route.value;
+    if (upload?.photos.length > 1) return "Pictures of one thing. A link shares their code, not them.";
     if (upload || memory?.preview) return "Your picture. A link shares its code, not the picture.";
     return "The picture is not in the link; its code is enough to search.";
   };
@@ -297,8 +324,11 @@ export function searchView(app) {
   };
 }
 
-const titleOf = (query) =>
-  query.label ? `Like ${labelText(query.label)}` : "What looks like your picture";
+function titleOf(query) {
+  if (query.label) return `Like ${labelText(query.label)}`;
+  if (query.photos > 1) return `What looks like your ${query.photos} pictures`;
+  return `What looks like ${query.boxes ? "this part of " : ""}your picture`;
+}
 
 const timeText = (seconds) =>
   seconds < 0.001

@@ -13,20 +13,52 @@ export const facts = { info: null };
 const uploads = new Map();
 let nextUpload = Date.now(); // unlike any of an earlier page, which may live on in the history
 
-/** Remember a picture that a person gave. */
-export function keepUpload(file) {
+/** A picture as the page knows it; `box` is the part that is meant, `shown` a drawing of it. */
+export const photoOf = (file) => ({
+  file,
+  name: file.name || "pasted picture",
+  address: URL.createObjectURL(file),
+  box: null,
+  shown: null,
+});
+
+/** Remember pictures of one thing that a person gave. A change of them is kept beside them. */
+export function keepUpload(photos) {
   nextUpload += 1;
-  const upload = { key: nextUpload, file, name: file.name || "pasted picture" };
-  upload.address = URL.createObjectURL(file);
+  const [first, ...more] = photos;
+  const name = more.length ? `${photos.length} pictures` : first.name;
+  const upload = { key: nextUpload, photos, name, address: first.shown ?? first.address };
   uploads.set(upload.key, upload);
   return upload;
+}
+
+/** The same picture with another part of it, drawn so that the rest steps back. */
+export async function withBox(photo, box) {
+  if (box === null) return { ...photo, box, shown: null };
+  const bitmap = await createImageBitmap(photo.file);
+  const scale = (2 * PREVIEW) / Math.max(bitmap.width, bitmap.height);
+  const canvas = draw(bitmap, scale);
+  const brush = canvas.getContext("2d");
+  const [left, top, right, bottom] = box.map((edge) => edge * scale);
+  brush.fillStyle = "rgb(10 16 22 / 68%)";
+  brush.fillRect(0, 0, canvas.width, canvas.height);
+  brush.drawImage(
+    bitmap,
+    ...[box[0], box[1], box[2] - box[0], box[3] - box[1]],
+    ...[left, top, right - left, bottom - top],
+  );
+  brush.strokeStyle = "#fff";
+  brush.lineWidth = Math.max(2, canvas.width / 120);
+  brush.strokeRect(left, top, right - left, bottom - top);
+  return { ...photo, box, shown: canvas.toDataURL("image/jpeg", 0.85) };
 }
 
 export const uploadOf = (state) => (state?.upload ? (uploads.get(state.upload) ?? null) : null);
 
 /** A small copy as a data address: it outlives a reload, which the picture itself does not. */
-export async function preview(file) {
+export async function preview({ photos: [{ file, shown }] }) {
   try {
+    if (shown) return shown;
     const bitmap = await createImageBitmap(file);
     const scale = Math.min(1, PREVIEW / Math.max(bitmap.width, bitmap.height));
     return draw(bitmap, scale).toDataURL("image/jpeg", 0.8);
@@ -82,12 +114,14 @@ export async function hits(route, upload, offset, signal) {
     offset,
     where: whereOf(route, facts.info.filters),
     label: route.labels,
+    more: route.more,
+    less: route.less,
   };
   const source = upload ? { upload: upload.key } : { [route.kind]: route.value };
   const key = JSON.stringify([source, wanted]);
   if (answers.has(key)) return remember(key, answers.get(key));
   const answer = upload
-    ? await api.searchImage(upload.file, wanted, signal)
+    ? await api.searchImages(upload.photos, wanted, signal)
     : await api.search({ ...source, ...wanted }, signal);
   return remember(key, answer);
 }
@@ -95,13 +129,14 @@ export async function hits(route, upload, offset, signal) {
 /** Say why a hit matched; an answer had before comes at once. */
 export async function why(route, upload, hitId, signal) {
   const source = upload ? { upload: upload.key } : { [route.kind]: route.value };
-  const key = JSON.stringify(["why", source, hitId]);
+  const fields = { hit_id: hitId, more: route.more, less: route.less };
+  const key = JSON.stringify(["why", source, fields]);
   if (answers.has(key)) return remember(key, answers.get(key));
   let answer;
-  if (upload) answer = await api.explainImage(upload.file, { hit_id: hitId }, signal);
+  if (upload) answer = await api.explainImages(upload.photos, fields, signal);
   else if (route.kind === "id") {
-    answer = await api.explain({ query_id: route.value, hit_id: hitId }, signal);
-  } else answer = await api.explain({ code: route.value, hit_id: hitId }, signal);
+    answer = await api.explain({ query_id: route.value, ...fields }, signal);
+  } else answer = await api.explain({ code: route.value, ...fields }, signal);
   return remember(key, answer);
 }
 
