@@ -21,8 +21,9 @@ slow: ## The others: clusters, several processes, many kills, a real browser
 rare: ## What .ci/run leaves out, since another test is much like it
 	uv run pytest -m rare
 
-docs: ## Links lead somewhere, examples run, commands and options exist
-	uv run pytest tests/test_docs.py
+docs: ## Build the site into build/site, warnings are errors; links, examples, commands and options hold
+	NO_MKDOCS_2_WARNING=1 uv run mkdocs build --strict --quiet
+	uv run pytest tests/test_docs.py tests/test_site.py -m "not rare"
 
 numbers: ## Rewrite the numbers of README and docs/results from the JSON beside them
 	uv run python benchmarks/render.py
