@@ -28,6 +28,7 @@ COMMANDS = (
     "info",
     "doctor",
     "export",
+    "card",
     "reproduce",
 )
 
