@@ -71,12 +71,15 @@ def test_results_of_other_weights_are_left_out(tmp_path: Path) -> None:
     assert "Not measured" in write_model_card(run).read_text("utf-8")
 
 
-def test_the_folder_of_the_images_stays_at_home_and_a_trunk_brings_its_terms(
-    tmp_path: Path,
+@pytest.mark.parametrize(
+    "dataset", ["/home/someone/birds/", r"C:\Users\someone\birds", "birds:of=someone"]
+)
+def test_where_the_images_lie_is_not_told_and_a_trunk_brings_its_terms(
+    tmp_path: Path, dataset: str
 ) -> None:
     run = copy_run(tmp_path / "run")
     content = json.loads((run / "config.json").read_text("utf-8"))
-    content["dataset"] = "/home/someone/private/birds/"
+    content["dataset"] = dataset
     content["config"]["model"]["backbone"] = "convnextv2_tiny.fcmae_ft_in22k_in1k"
     (run / "config.json").write_text(json.dumps(content), "utf-8")
     text = write_model_card(run).read_text("utf-8")

@@ -6,8 +6,9 @@ The card is README.md beside the weights, with the facts that the hub reads at i
 from __future__ import annotations
 
 import os
+import re
 import tempfile
-from pathlib import Path
+from pathlib import Path, PureWindowsPath
 from typing import TYPE_CHECKING, Any
 
 from phpq._version import __version__
@@ -115,7 +116,9 @@ _LIMITS = (
 
 def _data_name(card: ModelCard) -> str:
     """Return what the data set is called: not the folder above it, which is nobody's business."""
-    return Path(card.dataset.partition(":")[0].rstrip("/\\")).name.replace("'", "") or "own images"
+    kind = re.match(r"(\w{2,})(:|$)", card.dataset)  # cub200, plumage:species=8, but not C:\birds
+    name = kind[1] if kind else PureWindowsPath(card.dataset).name  # which knows both separators
+    return name.replace("'", "") or "own images"
 
 
 def _data(card: ModelCard, metrics: dict[str, Any] | None) -> list[Block]:
