@@ -6,7 +6,6 @@ It looks at this process alone (/proc/self), which is where our own mistakes wou
 from __future__ import annotations
 
 import errno
-import fcntl
 import os
 from pathlib import Path
 from typing import Any
@@ -29,6 +28,8 @@ def _in_use(path: Path) -> bool:
 
 def imitate_windows(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Refuse as Windows does from now on; returns a list that grows by what was refused."""
+    import fcntl  # which Windows itself has not
+
     refused: list[str] = []
 
     def guard(owner: Any, name: str) -> None:

@@ -31,14 +31,9 @@ def test_notebooks_are_four_and_hold_no_output() -> None:
             assert cell.get("execution_count") is None, path
 
 
-# The first stands for all in .ci/run; each takes a kernel of its own, and trains.
-_MARKED = [
-    pytest.param(path, marks=pytest.mark.slow if path.stem == "first-search" else pytest.mark.rare)
-    for path in NOTEBOOKS
-]
-
-
-@pytest.mark.parametrize("path", _MARKED, ids=lambda path: path.stem)
+# Each takes a kernel of its own, and trains.
+@pytest.mark.rare
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
 def test_a_notebook_runs(path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     import nbformat
     from nbclient import NotebookClient
