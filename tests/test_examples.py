@@ -8,6 +8,7 @@ import json
 import os
 import shutil
 import subprocess
+import sys
 from pathlib import Path
 from types import ModuleType
 
@@ -100,3 +101,14 @@ def test_node_finds_what_python_finds(tmp_path: Path) -> None:
     theirs = {hit["id"]: hit["score"] for hit in json.loads(done.stdout)}
     ours = {hit.id: hit.score for hit in gallery.search(photo, top_k=12)}
     assert theirs == pytest.approx(ours, abs=1e-4)
+
+
+@pytest.mark.rare  # starts a cluster, as tests/cluster do
+def test_a_cluster_on_this_machine_fills_a_gallery(tmp_path: Path) -> None:
+    birds = write_classes(tmp_path / "birds", {"owl": 4, "wren": 3})
+    run = copy_run(tmp_path / "run")
+    script = [sys.executable, str(EXAMPLES / "ray_cluster.py")]
+    arguments = [str(run), str(birds), str(tmp_path / "g")]
+    done = subprocess.run([*script, *arguments], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.endswith("7 images\n")
