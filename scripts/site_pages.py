@@ -14,6 +14,22 @@ from typing import Any, cast
 ROOT = Path(__file__).resolve().parent.parent
 
 
+# Pages of these folders need no line in mkdocs.yml.
+_SECTIONS = {"By task": "guides", "Results": "results", "Inside": "decisions"}
+
+
+def on_config(config: Any) -> Any:
+    """Put pages that `nav` does not name at the end of the section of their folder."""
+    for entry in config["nav"]:
+        (title, pages), *_ = entry.items()
+        if folder := _SECTIONS.get(title):
+            named = {place for page in pages for place in page.values()}
+            found = sorted((ROOT / "docs" / folder).glob("*.md"))
+            places = [f"{folder}/{path.name}" for path in found]
+            pages += [place for place in places if place not in named]
+    return config
+
+
 def on_files(files: Any, config: Any) -> Any:
     """Add the pages to those of docs/ (mkdocs calls it by this name)."""
     from mkdocs.structure.files import File
@@ -28,9 +44,19 @@ def generated_pages() -> dict[str, str]:
     return {
         "reference/cli.md": command_page(),
         "reference/http.md": http_page(),
+        "decisions/index.md": decisions_page(),
         "troubleshooting.md": (ROOT / "src" / "phpq" / "errors.md").read_text("utf-8"),
         "changelog.md": (ROOT / "CHANGELOG.md").read_text("utf-8"),
     }
+
+
+def decisions_page() -> str:
+    """List the decisions by their titles."""
+    lines = ["# Decisions", "", "Why things are as they are; what was tried and left, too.", ""]
+    for path in sorted((ROOT / "docs" / "decisions").glob("0*.md")):
+        title = path.read_text("utf-8").splitlines()[0].removeprefix("# ")
+        lines.append(f"- [{title}]({path.name})")
+    return "\n".join(lines) + "\n"
 
 
 def command_page() -> str:

@@ -23,7 +23,10 @@ from tiny_runs import tiny_birds, tiny_config, tiny_train
 ROOT = Path(__file__).parent.parent
 DOCS = ROOT / "docs"
 # Written when the site is built: scripts/site_pages.py, see test_site.py.
-GENERATED = ("changelog.md", "troubleshooting.md", "reference/cli.md", "reference/http.md")
+GENERATED = (
+    *("changelog.md", "troubleshooting.md", "decisions/index.md"),
+    *("reference/cli.md", "reference/http.md"),
+)
 PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
 
 # The examples are run at a size that fits a test: what is added to `phpq train`.
