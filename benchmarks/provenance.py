@@ -13,7 +13,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from phpq.api import code_commit, processor
+from phpq.machine import code_commit, processor
 
 
 def provenance(options: argparse.Namespace, *, gpu: bool = False) -> dict[str, Any]:

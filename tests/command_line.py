@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 from dataclasses import dataclass
@@ -44,7 +45,7 @@ def refused(*arguments: str | Path) -> str:
     assert outcome.code == 2, outcome
     assert outcome.out == ""
     assert "Traceback" not in outcome.err
-    before, title, message = outcome.err.partition("error: ")
+    before, title, message = re.split(r"(error\[[a-z-]+\]: )", outcome.err, maxsplit=1)
     # Only the settings of a run, or that it measures, may come first, and nothing comes after.
     assert title, outcome.err
     assert before == "" or before.startswith(("method ", "measuring "))

@@ -22,7 +22,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("codes", "recipes"),
     ("additive",),
     ("data", "index", "report"),
-    ("evaluation",),
+    ("evaluation", "machine"),
     ("model",),
     ("gallery", "methods"),
     ("cluster", "explain", "training"),

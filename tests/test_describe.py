@@ -5,8 +5,9 @@ from pathlib import Path
 
 from finished_runs import copy_run
 from phpq import __version__
-from phpq.api import describe_dataset, describe_machine, describe_run
+from phpq.api import describe_dataset, describe_run
 from phpq.data import open_dataset
+from phpq.machine import describe_machine
 from picture_files import write_classes
 from tiny_runs import tiny_birds
 

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import ast
 import inspect
+import re
+from pathlib import Path
 
 import pytest
 
+import phpq.client
+import phpq.training.distributed
 from phpq import errors
-from phpq.errors import PhpqError, nearest_hint, unknown_name
+from phpq.errors import PhpqError, error_pages, explain_code, nearest_hint, unknown_name
 
 KINDS = [
     kind
@@ -39,3 +44,36 @@ def test_long_lists_are_cut() -> None:
     assert "name039, ..." in hint
     assert "name040" not in hint
     assert hint.endswith("Did you mean 'name059'?")
+
+
+def test_every_kind_has_a_code_and_every_code_a_page() -> None:
+    kinds = [kind for kind in _family(PhpqError) if kind.__module__ != "phpq.serve._refusals"]
+    assert {kind.code for kind in kinds} == set(error_pages())
+    assert len({kind.code for kind in kinds}) == len(kinds)
+    for kind in kinds:
+        assert explain_code(kind.code) == explain_code(kind.__name__)
+
+
+def _family(kind: type[PhpqError]) -> list[type[PhpqError]]:
+    return [found for child in kind.__subclasses__() for found in (child, *_family(child))]
+
+
+def test_the_texts_of_the_pages_are_those_of_the_code() -> None:
+    """A text that no message has any more would be looked for in vain."""
+    sources = Path(phpq.__file__).parent.rglob("*.py")
+    written = "\n".join(
+        node.value
+        for path in sources
+        for node in ast.walk(ast.parse(path.read_text("utf-8")))
+        if isinstance(node, ast.Constant) and isinstance(node.value, str)
+    )
+    for code, page in error_pages().items():
+        texts = re.findall(r"^- `(.+?)`:", page, re.MULTILINE)
+        assert texts, code
+        for text in texts:
+            assert text in written, (code, text)
+
+
+def test_an_unknown_code_is_refused() -> None:
+    with pytest.raises(errors.UnknownNameError, match="Did you mean 'format'"):
+        explain_code("fromat")

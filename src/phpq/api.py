@@ -8,18 +8,12 @@ torch is imported inside the functions: a data set that is not there is reported
 
 from __future__ import annotations
 
-import os
-import platform
-import re
-import subprocess
 from collections.abc import Sequence
 from dataclasses import asdict, replace
-from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from phpq._version import __version__
 from phpq.config import DataConfig, RunConfig, to_dict, with_bits
 from phpq.data import Dataset, data_home, learned_part, open_dataset
 from phpq.errors import ConfigError, DataError, PhpqError, missing_extra
@@ -276,55 +270,6 @@ def default_folder(dataset: Dataset, config: RunConfig) -> Path:
     return Path("runs") / f"{name}-{config.quantizer.bits}"
 
 
-_PACKAGES = ("onnxruntime", "torch", "torchvision", "timm", "numpy", "pillow", "faiss-cpu")
-
-
-def describe_machine(*, home: Path | None = None) -> dict[str, Any]:
-    """Return versions, devices, threads and the folder of downloads."""
-    devices = [{"name": "cpu", "model": processor()}]
-    threads = None
-    if find_spec("torch") is not None:
-        import torch
-
-        threads = torch.get_num_threads()
-        devices += [
-            {"name": f"cuda:{number}", "model": torch.cuda.get_device_name(number)}
-            for number in range(torch.cuda.device_count())
-        ]
-        if torch.backends.mps.is_available():
-            devices.append({"name": "mps", "model": "Apple GPU"})
-    return {
-        "phpq": __version__,
-        "python": platform.python_version(),
-        "platform": platform.platform(),
-        "packages": {name: _version(name) for name in _PACKAGES},
-        "devices": devices,
-        "cores": os.cpu_count(),
-        "torch_threads": threads,
-        "data_home": str(data_home(home)),
-    }
-
-
-def processor() -> str:
-    """Return what the system calls its processor."""
-    try:
-        facts = Path("/proc/cpuinfo").read_text("utf-8")
-    except OSError:
-        facts = ""
-    found = re.search(r"model name\s*:\s*(.*\S)", facts)
-    return found[1] if found else platform.processor() or platform.machine()
-
-
-def code_commit() -> str:
-    """Ask git which commit this code is; empty where there is none."""
-    words = ["git", "-C", str(Path(__file__).parent), "describe", "--always", "--dirty"]
-    try:
-        asked = subprocess.run(words, capture_output=True, text=True, timeout=10, check=True)
-    except (OSError, subprocess.SubprocessError):
-        return ""
-    return asked.stdout.strip()
-
-
 def describe_run(folder: Path) -> dict[str, Any]:
     """Return the settings, the progress and the results of a run."""
     from phpq.model.checkpoint import STATE, WEIGHTS, read_card
@@ -386,10 +331,3 @@ def describe_dataset(
         "classes_without_test_image": int((dataset.test.class_sizes() == 0).sum()),
         "bad_images": bad,
     }
-
-
-def _version(package: str) -> str | None:
-    try:
-        return version(package)
-    except PackageNotFoundError:
-        return None

@@ -38,13 +38,19 @@ _LONGEST_WAIT = 5.0  # seconds before a busy server is asked again
 class ServerError(PhpqError, RuntimeError):
     """A server that cannot be reached, or made a mistake of its own."""
 
+    code = "server"
+
 
 class BusyError(ServerError):
     """A server that has too much to do; ask again later."""
 
+    code = "busy"
+
 
 class AccessError(ServerError):
     """A request that this client may not make."""
+
+    code = "access"
 
 
 class SearchOptions(TypedDict, total=False):

@@ -4,6 +4,7 @@ import json
 import os
 import shutil
 import tempfile
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -25,10 +26,25 @@ def replacing(path: Path) -> Iterator[Path]:
     ) as room:
         temporary = Path(room) / path.name
         yield temporary
-        with temporary.open("rb") as file:
+        with temporary.open("r+b") as file:  # Windows syncs only what may be written
             os.fsync(file.fileno())
         temporary.chmod(0o644)  # libraries may make it private; what we write is for others too
-        temporary.replace(path)
+        _move(temporary, path)
+
+
+def _move(file: Path, target: Path) -> None:
+    """Let a file take the name of another.
+
+    Windows refuses that while somebody has the other open, as a reader or a virus scanner has for
+    a moment: it is tried again for a moment.
+    """
+    for pause in (0.02, 0.05, 0.1, 0.2):
+        try:
+            file.replace(target)
+            return
+        except PermissionError:
+            time.sleep(pause)
+    file.replace(target)
 
 
 def remove_temporaries(folder: Path) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -20,8 +22,10 @@ def test_version_and_help() -> None:
     assert all(name in listed for name in COMMANDS)
     assert set(COMMANDS) == {
         "advise",
+        "card",
         "compare",
         "demo",
+        "doctor",
         "download",
         "evaluate",
         "export",
@@ -33,6 +37,40 @@ def test_version_and_help() -> None:
         "serve",
         "train",
     }
+
+
+def test_alone_it_shows_the_five_commands_that_matter() -> None:
+    outcome = phpq()
+    assert outcome.code == 0
+    shown = re.findall(r"^  phpq (\w+)", outcome.out, re.MULTILINE)
+    assert shown == ["demo", "train", "index", "search", "serve"]
+    assert all(len(line) <= 110 for line in outcome.out.splitlines())
+
+
+@pytest.mark.parametrize(
+    ("line", "wanted"),
+    [
+        ("phpq do", "download\ndoctor"),
+        ("phpq gallery up", "upgrade"),
+        ("phpq train --trunk", "--trunk"),
+    ],
+)
+def test_shells_complete_commands_and_options(line: str, wanted: str) -> None:
+    """As the script of `phpq --install-completion` asks, in a shell that is waiting."""
+    asked = {
+        "_PHPQ_COMPLETE": "complete_bash",
+        "COMP_WORDS": line,
+        "COMP_CWORD": str(line.count(" ")),
+    }
+    done = subprocess.run(
+        [sys.executable, "-m", "phpq"],
+        capture_output=True,
+        text=True,
+        env=os.environ | asked,
+        check=False,
+    )
+    assert done.stdout.strip() == wanted
+    assert done.stderr == ""
 
 
 @pytest.mark.parametrize("name", COMMANDS)
@@ -49,7 +87,6 @@ def test_wrong_usage_is_exit_code_2() -> None:
     assert phpq("train", "--bitz", "32").code == 2
     assert phpq("train").code == 2
     assert phpq("search", "run", "a.jpg", "--top-k", "0").code == 2
-    assert phpq().code == 2
 
 
 def test_an_error_is_one_message_and_ctrl_c_is_130(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -57,13 +94,13 @@ def test_an_error_is_one_message_and_ctrl_c_is_130(monkeypatch: pytest.MonkeyPat
         def describe(**_: object) -> dict[str, object]:
             raise error
 
-        monkeypatch.setattr("phpq.api.describe_machine", describe)
+        monkeypatch.setattr("phpq.machine.describe_machine", describe)
 
     fail(ConfigError("a [red] and\na long " + "x" * 200))
     outcome = phpq("info")
     assert (outcome.code, outcome.out) == (2, "")
     # Neither markup nor wrapping: the message as it was raised.
-    assert outcome.err == "error: a [red] and\na long " + "x" * 200 + "\n"
+    assert outcome.err == "error[config]: a [red] and\na long " + "x" * 200 + "\n"
     fail(KeyboardInterrupt("Go on with this."))
     outcome = phpq("info")
     assert (outcome.code, outcome.err) == (130, "interrupted. Go on with this.\n")
@@ -83,7 +120,9 @@ def test_the_entry_point_in_a_process_of_its_own(tmp_path: Path) -> None:
     )
     assert done.returncode == 2
     assert done.stdout == ""
-    assert done.stderr.startswith("error: There is no file or folder 'no/such/folder'. Accepted:")
+    assert done.stderr.startswith(
+        "error[data]: There is no file or folder 'no/such/folder'. Accepted:"
+    )
     assert list(tmp_path.iterdir()) == []
 
 

@@ -47,7 +47,7 @@ def test_two_processes_give_one_run_and_speak_with_one_voice(place: Path) -> Non
 def one_message(place: Path) -> str:
     """Return what both processes wrote to stderr: one error, and no traceback."""
     said = (place / "0.err").read_text() + (place / "1.err").read_text()
-    assert said.count("error: ") == 1, said
+    assert said.count("error[") == 1, said
     assert "Traceback" not in said
     assert (place / "0.out").read_text() + (place / "1.out").read_text() == ""
     return said

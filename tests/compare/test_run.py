@@ -11,7 +11,7 @@ from PIL import Image
 
 from made_up_comparisons import made_up_embedded
 from phpq.compare import measure, rivals
-from phpq.compare.run import Options, available_memory, compare, compare_embedded
+from phpq.compare.run import Options, compare, compare_embedded
 from phpq.data import write_plumage
 from phpq.errors import ConfigError, DataError, MissingExtraError
 from tiny_runs import tiny_birds
@@ -59,10 +59,6 @@ def test_every_row_is_measured_at_every_size(tmp_path: Path) -> None:
 def test_options_that_cannot_work_are_refused(options: dict[str, object], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         Options(**options)  # type: ignore[arg-type]
-
-
-def test_memory_is_told() -> None:
-    assert available_memory() > 1e6
 
 
 def test_a_folder_with_one_class_is_refused(tmp_path: Path) -> None:

@@ -227,7 +227,7 @@ def test_a_hub_id_is_fetched(
 ) -> None:
     folder = model.save(tmp_path / "snapshot")
 
-    def fetch(name: str, allow_patterns: list[str]) -> str:
+    def fetch(name: str, allow_patterns: list[str], endpoint: str | None) -> str:
         assert name == "owner/name"
         assert "config.json" in allow_patterns
         return str(folder)

@@ -26,7 +26,9 @@ COMMANDS = (
     "advise",
     "download",
     "info",
+    "doctor",
     "export",
+    "card",
     "reproduce",
 )
 
@@ -75,7 +77,7 @@ class _Group(TyperGroup):
 
     def invoke(self, ctx: Any) -> Any:
         """Run the command that was asked for."""
-        from phpq.cli._console import print_error
+        from phpq.cli._console import print_error, report_error
         from phpq.cli._launch import MISUSE, rank0_reports
         from phpq.errors import EXTRAS, PhpqError, missing_extra
 
@@ -86,12 +88,12 @@ class _Group(TyperGroup):
                 raise typer.Exit(2) from None
             raise
         except PhpqError as error:
-            print_error("error:", str(error))
+            report_error(error)
             raise typer.Exit(2) from error
         except ModuleNotFoundError as error:
             if error.name not in EXTRAS:
                 raise
-            print_error("error:", str(missing_extra(error, f"phpq {ctx.invoked_subcommand}")))
+            report_error(missing_extra(error, f"phpq {ctx.invoked_subcommand}"))
             raise typer.Exit(2) from error
         except KeyboardInterrupt as interrupt:
             print_error("interrupted.", str(interrupt))
@@ -101,7 +103,6 @@ class _Group(TyperGroup):
 app = typer.Typer(
     name="phpq",
     cls=_Group,
-    no_args_is_help=True,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
@@ -115,8 +116,22 @@ def _print_version(wanted: bool) -> None:
         raise typer.Exit
 
 
-@app.callback()
+# What `phpq` alone shows; every command is in `phpq --help`.
+FIRST = """\
+phpq finds images of the same species, breed or model among look-alikes, in a few bytes per image.
+
+  phpq demo                                           see it work: no data, no GPU, no network
+  phpq train birds/ --out runs/birds                  learn; birds/ has one sub-folder a class
+  phpq index birds.gallery birds/ --model runs/birds  put images into a gallery
+  phpq search birds.gallery photo.jpg                 what looks like this photo
+  phpq serve birds.gallery --open                     the same on a web page
+
+phpq --help lists all commands, phpq COMMAND --help its options. Something wrong? phpq doctor"""
+
+
+@app.callback(invoke_without_command=True)
 def _phpq(
+    context: typer.Context,
     version: Annotated[
         bool,
         typer.Option(
@@ -125,6 +140,8 @@ def _phpq(
     ] = False,
 ) -> None:
     """Fine-grained image search in a few bytes per image."""
+    if context.invoked_subcommand is None:
+        typer.echo(FIRST)
 
 
 def main() -> None:

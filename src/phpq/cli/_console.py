@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from rich.table import Table
 
     from phpq.config import RunConfig
+    from phpq.errors import PhpqError
 
 Device = Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:1 or mps.")]
 Runtime = Annotated[
@@ -104,6 +105,11 @@ def print_error(title: str, text: str) -> None:
     from rich.text import Text
 
     messages().print(Text.assemble((title, "bold red"), " ", text), soft_wrap=True)
+
+
+def report_error(error: PhpqError) -> None:
+    """Write a mistake of the user to stderr, with the code that `phpq doctor` explains."""
+    print_error(f"error[{error.code}]:" if error.code else "error:", str(error))
 
 
 def print_facts(rows: Sequence[tuple[str, str]]) -> None:

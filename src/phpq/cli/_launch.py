@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, NoReturn, cast
 
 import typer
 
-from phpq.cli._console import print_error
+from phpq.cli._console import print_error, report_error
 
 if TYPE_CHECKING:
     from phpq.training.distributed import Group
@@ -79,7 +79,7 @@ def _end(group: Group, error: BaseException) -> NoReturn:
 
     code, report = 1, partial(traceback.print_exception, error)
     if isinstance(error, PhpqError):
-        code, report = 2, partial(print_error, "error:", str(error))
+        code, report = 2, partial(report_error, error)
     elif isinstance(error, KeyboardInterrupt):
         code, report = 130, partial(print_error, "interrupted.", str(error))
     group.report_once(None if isinstance(error, PeerError) else report)

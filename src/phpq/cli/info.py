@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from phpq.cli import gallery
+from phpq.cli import doctor, gallery
 from phpq.cli._console import (
     AsJson,
     config_table,
@@ -46,17 +46,17 @@ def info(
             raise typer.BadParameter("give nothing else with it.", param_hint="--trunks")
         _show_trunks(as_json=as_json)
         return
+    if what is None:
+        doctor.doctor(as_json=as_json)
+        return
     from phpq import api
     from phpq.config import parse
     from phpq.data import open_dataset
 
-    if what is not None and is_gallery(Path(what)):
+    if is_gallery(Path(what)):
         gallery.info(Path(what), as_json=as_json)
         return
-    if what is None:
-        content = api.describe_machine(home=home())
-        rows = _machine_rows(content)
-    elif is_run(Path(what)):
+    if is_run(Path(what)):
         content = api.describe_run(Path(what))
         rows = _run_rows(content)
     else:
@@ -96,18 +96,6 @@ def _show_trunks(*, as_json: bool) -> None:
         table.add_row(str(row["name"]), parameters, *sizes, str(row["licence"]))
     results().print(table)
     print_facts([(f"{licence}:", text) for licence, text in TERMS.items()])
-
-
-def _machine_rows(content: dict[str, Any]) -> list[tuple[str, str]]:
-    packages = content["packages"].items()
-    return [
-        ("phpq", content["phpq"]),
-        ("python", f"{content['python']} on {content['platform']}"),
-        ("packages", ", ".join(f"{name} {version}" for name, version in packages)),
-        *((device["name"], device["model"]) for device in content["devices"]),
-        ("cores", f"{content['cores']} ({content['torch_threads'] or 'no'} torch threads)"),
-        ("downloads", content["data_home"]),
-    ]
 
 
 def _run_rows(content: dict[str, Any]) -> list[tuple[str, str]]:

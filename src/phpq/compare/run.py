@@ -30,6 +30,7 @@ from phpq.compare.rivals import list_rivals
 from phpq.data import Dataset
 from phpq.errors import ConfigError, missing_extra
 from phpq.index import CodeIndex
+from phpq.machine import available_memory, code_commit, describe_machine, processor
 from phpq.recipes import absolute_weights, default_weights, fit_patches, resolve_config
 
 if TYPE_CHECKING:
@@ -75,7 +76,7 @@ def compare(
     say: Say = lambda _: None,
 ) -> dict[str, Any]:
     """Measure every way to search a data set, write the files, and return what was measured."""
-    options, started, commit = options or Options(), time.perf_counter(), api.code_commit()
+    options, started, commit = options or Options(), time.perf_counter(), code_commit()
     dataset = api.as_dataset(source, home=options.home)
     _make_folder(out)
     seconds = 60 * options.minutes
@@ -215,19 +216,10 @@ def _compile() -> None:
     CodeIndex(Codebooks(words), codes).build().search(np.ones((2, 16), np.float32), 2)
 
 
-def available_memory() -> float:
-    """Return the bytes that other programs leave, as far as the system tells."""
-    try:
-        lines = Path("/proc/meminfo").read_text("ascii").splitlines()
-        return 1024.0 * next(int(x.split()[1]) for x in lines if x.startswith("MemAvailable"))
-    except (OSError, StopIteration):
-        return 4e9
-
-
 def _machine() -> dict[str, Any]:
-    facts = api.describe_machine()
+    facts = describe_machine()
     return {
-        "processor": api.processor(),
+        "processor": processor(),
         "platform": platform.system() + " " + platform.release().split("-")[0],
         "cores": available_cores(),
         "load": os.getloadavg()[0] if hasattr(os, "getloadavg") else 0.0,

@@ -8,6 +8,7 @@ killed run leaves at most a `.tmp` file behind.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import math
@@ -93,7 +94,6 @@ class CacheEntry:
                     os.posix_fallocate(stream.fileno(), 0, part.stat().st_size)
             reasons = fill(pixels)
             pixels.flush()
-            part.replace(self.pixels)
             readable = shape[0] - len(reasons)
             manifest = {
                 "format_version": FORMAT_VERSION,
@@ -104,10 +104,13 @@ class CacheEntry:
                 "crc32": zlib.crc32(pixels[:readable].data),
                 "reasons": {str(i): why for i, why in sorted(reasons.items())},
             }
+            del pixels  # Windows moves no file that is mapped
+            part.replace(self.pixels)
             write_json(self.manifest, manifest)
             for path in self.folder.glob(f"{self.stem}.*.npy"):
                 if path != self.pixels:  # of an older version
-                    path.unlink(missing_ok=True)
+                    with contextlib.suppress(PermissionError):  # on Windows, while it is in use
+                        path.unlink(missing_ok=True)
         except OSError as error:
             raise DataError(
                 f"Cannot write the cache in {str(self.folder)!r}: {error.strerror or error} "

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 import shutil
-import tempfile
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
@@ -22,10 +21,10 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from phpq.codes import Codebooks, QueryNorm, Space
-from phpq.config import CONFIG_FILE, DataConfig
+from phpq.config import DataConfig
 from phpq.data import LabelledImages, decode_square
 from phpq.data.decode import read_ahead
-from phpq.errors import ConfigError, FormatError, ShapeError, missing_extra, unknown_name
+from phpq.errors import ConfigError, ShapeError, missing_extra, unknown_name
 from phpq.model.checkpoint import ModelCard, read_card
 
 if TYPE_CHECKING:
@@ -121,15 +120,15 @@ class Model(ABC):
     def save(self, folder: str | Path) -> Path:
         """Write the model, and its general embedding if it has one, to a folder; returns it."""
 
-    def push_to_hub(self, repository: str, *, private: bool = False) -> str:
-        """Upload the model to the Hugging Face hub; returns its address there."""
-        from huggingface_hub import HfApi
+    def push_to_hub(self, repository: str, *, private: bool = False, licence: str = "") -> str:
+        """Upload the model and its card to the Hugging Face hub; returns its address there.
 
-        api = HfApi()
-        api.create_repo(repository, private=private, exist_ok=True)
-        with tempfile.TemporaryDirectory() as folder:
-            self.save(folder)
-            return str(api.upload_folder(repo_id=repository, folder_path=folder))
+        `licence` is an identifier of the hub, as in "apache-2.0". Results of the run that the model
+        was loaded from, if it was evaluated, are on the card.
+        """
+        from phpq.model.sharing import push
+
+        return push(self, repository, private=private, licence=licence)
 
     @abstractmethod
     def fingerprint(self) -> str:
@@ -154,7 +153,9 @@ def load(source: str | Path, *, device: str = "auto", runtime: str = "auto") -> 
         raise unknown_name("runtime", runtime, RUNTIMES)
     folder = Path(source)
     if not folder.is_dir():
-        folder = _from_hub(str(source))
+        from phpq.model.sharing import fetch
+
+        folder = fetch(str(source))
     card = read_card(folder)
     if runtime == "auto":
         runtime = _suitable(folder, device)
@@ -210,22 +211,3 @@ def _sources(images: Images) -> tuple[Callable[[int], Path | Image.Image], int]:
     items = [images] if isinstance(images, str | Path | Image.Image) else images
     files = [Path(item) if isinstance(item, str) else item for item in items]
     return files.__getitem__, len(files)
-
-
-def _from_hub(name: str) -> Path:
-    if name.count("/") != 1 or name.startswith((".", "/")):
-        raise FormatError(
-            f"There is no folder {name!r}. Give a folder that `phpq train` wrote, or a hub id "
-            "of the form owner/name."
-        )
-    from huggingface_hub import snapshot_download
-    from huggingface_hub.errors import HfHubHTTPError, HFValidationError
-
-    wanted = [CONFIG_FILE, "*.safetensors", "*.onnx"]
-    try:
-        return Path(snapshot_download(name, allow_patterns=wanted))
-    except (OSError, HfHubHTTPError, HFValidationError) as error:
-        raise FormatError(
-            f"{name!r} is neither a folder nor a model that could be fetched from the hub "
-            f"({type(error).__name__})."
-        ) from error

@@ -10,9 +10,9 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from phpq.api import code_commit
 from phpq.data import Dataset
 from phpq.errors import ConfigError, DataError
+from phpq.machine import code_commit
 from phpq.reproduce.grid import GridPlan, Subject, make_plan, open_subject, recall_subject
 from phpq.reproduce.paper import check_methods, check_recipe, expand_targets
 from phpq.reproduce.runner import GridResult, Say, collect, run_plan

@@ -20,11 +20,11 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 
 from phpq._version import __version__
-from phpq.api import processor
 from phpq.codes import CodeArray, Codebooks
 from phpq.config import DataConfig
 from phpq.data import Dataset, decode_all, learned_part, new_kinds, open_dataset
 from phpq.evaluation import LabelledEmbeddings, evaluate_codes, evaluate_float
+from phpq.machine import processor
 from phpq.recipes import remaining_config
 from phpq.reproduce.grid import Cell, Subject
 from phpq.reproduce.store import DONE, Arrays, KeptCodes, Record, Store, record_head

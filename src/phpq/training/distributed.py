@@ -41,6 +41,8 @@ PLAIN = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
 class PeerError(PhpqError):
     """Another process of the group failed; its own message has the reason."""
 
+    code = "peer"
+
 
 @dataclass
 class Group:
