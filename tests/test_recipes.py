@@ -299,8 +299,8 @@ def test_large_is_ours_with_larger_views_and_nothing_else() -> None:
     plain, config = RunConfig(), resolve_config(recipe="large")
     assert config.data.crop_size > plain.data.crop_size
     assert config.data.eval_size > plain.data.eval_size
-    sizes = {"crop_size": plain.data.crop_size, "eval_size": plain.data.eval_size}
-    assert replace(config, data=replace(config.data, **sizes)) == plain
+    crop, seen = plain.data.crop_size, plain.data.eval_size
+    assert replace(config, data=replace(config.data, crop_size=crop, eval_size=seen)) == plain
     assert resolve_config(recipe="large", settings=["data.eval_size=320"]).data.eval_size == 320
 
 
