@@ -8,6 +8,7 @@ import pytest
 from phpq.audit.labels import (
     _SHRINK,
     NAMED_WRONG,
+    _fewer,
     _folds,
     _given,
     _mixture,
@@ -82,8 +83,8 @@ def test_too_few_labels_tell_nothing() -> None:
 def test_scores_are_those_of_plain_folds() -> None:
     rows, classes = kinds(6)
     believed = np.random.default_rng(0).random(len(rows)) > 0.1
-    found = _scores(rows, classes, CLASSES, believed, 5, seed=0)
     fold = _folds(classes, 5, 0)
+    found = _scores(rows, classes, CLASSES, believed, fold)
     expected = np.empty(found.shape)
     for each in range(5):
         kept = believed & (fold != each)
@@ -106,7 +107,7 @@ def test_scores_are_those_of_plain_folds() -> None:
 def test_the_mixture_is_the_likeliest_of_its_grid() -> None:
     rows, classes = kinds(7)
     given, _ = flipped(classes, 18, 7)
-    scores = _scores(rows, given, CLASSES, np.ones(len(rows), np.bool_), 5, 0)
+    scores = _scores(rows, given, CLASSES, np.ones(len(rows), np.bool_), _folds(given, 5, 0))
     sharpness, share = _mixture(scores, given)
 
     def likelihood(factor: float, part: float) -> float:
@@ -132,3 +133,26 @@ def test_as_many_are_named_as_keep_the_expected_share() -> None:
     assert np.flatnonzero(named).tolist() == [1, 2, 3]
     assert wrong[named].mean() >= NAMED_WRONG
     assert not _named(np.zeros(3)).any()
+
+
+def test_copies_do_not_vouch_for_each_other() -> None:
+    rows, classes = kinds(8)
+    given, places = flipped(classes, 12, 8)
+    copied = np.concatenate([np.arange(len(rows)), np.repeat(places, 6)])
+    alone = doubt_labels(rows[copied], given[copied], CLASSES)
+    together = doubt_labels(rows[copied], given[copied], CLASSES, copied)
+    assert alone is not None
+    assert together is not None
+    assert together.wrong[places].mean() > alone.wrong[places].mean() + 0.1
+    assert (together.wrong[places] > 0.5).sum() >= 10
+
+
+def test_many_directions_are_cut_to_those_that_vary_most() -> None:
+    rows, _ = kinds(9)
+    noise = 1e-3 * np.random.default_rng(0).normal(size=(len(rows), 600))
+    wide = np.concatenate([rows, noise], axis=1).astype(np.float32)
+    cut = _fewer(wide)
+    assert cut.shape[1] == 512
+    assert _fewer(rows) is rows
+    apart = np.linalg.norm(cut[0] - cut[1])
+    assert apart == pytest.approx(np.linalg.norm(rows[0] - rows[1]), rel=1e-2)

@@ -10,7 +10,7 @@ import pytest
 from doubtful_galleries import BARE, COPY, EQUAL, STRANGE, WRONG, doubtful, write_files
 from made_up_galleries import FakeModel, make_own_store, make_store
 from own_galleries import add
-from phpq.audit import audit_gallery, report
+from phpq.audit import audit_gallery, report, rows
 from phpq.audit.report import Audit, keep_report, kept_report, key_of
 from phpq.errors import ConfigError
 from phpq.gallery import GalleryStore
@@ -22,8 +22,8 @@ class LearnedModel(FakeModel):
     class_names = ("owl",)
 
 
-def audited(store: GalleryStore, **options: str) -> Audit:
-    return audit_gallery(store, lambda: LearnedModel().model, **options)
+def audited(store: GalleryStore, where: str | None = None) -> Audit:
+    return audit_gallery(store, lambda: LearnedModel().model, where=where)
 
 
 @pytest.fixture(scope="module")
@@ -129,7 +129,7 @@ def test_an_empty_gallery_has_nothing_to_look_at(tmp_path: Path) -> None:
 
 
 def test_too_many_are_refused(store: GalleryStore, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(report, "MOST_ROWS", 10)
+    monkeypatch.setattr(rows, "MOST_ROWS", 10)
     with pytest.raises(ConfigError, match="Look at a part"):
         audited(store)
     monkeypatch.undo()

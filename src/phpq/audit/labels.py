@@ -20,8 +20,9 @@ from phpq.codes import FloatArray, IntArray
 
 LEAST_ROWS, LEAST_CLASSES = 40, 2  # labelled rows, and classes of two at least; of fewer: nothing
 # Of the labels that are named, this share is expected to be wrong. Why: docs/decisions/0020.
-NAMED_WRONG = 0.95
+NAMED_WRONG = 0.94
 _FOLDS = (5, 10)  # of the first and of the second round
+_DIMS = 512  # directions in which rows vary most; others cost much, and tell little of a label
 _SHRINK = 0.3  # of the mean variance, added to every variance within classes
 _SHARPNESS = np.geomspace(4, 128, 31)
 _SCORES = 2_000_000  # of classes that the sharpness is chosen by
@@ -48,24 +49,41 @@ class Doubts:
         return found
 
 
-def doubt_labels(rows: FloatArray, classes: IntArray, count: int) -> Doubts | None:
+def doubt_labels(
+    rows: FloatArray, classes: IntArray, count: int, pictures: IntArray | None = None
+) -> Doubts | None:
     """Judge the labels of rows (n, D): classes (n,), numbers below `count`, or -1 for none.
 
-    None where there are too few to tell.
+    Rows of one number in `pictures` (n,) are copies of one picture, and vouch for nothing of each
+    other. None where there are too few to tell.
     """
     sizes = np.bincount(classes[classes >= 0], minlength=count)
     if (sizes > 1).sum() < LEAST_CLASSES or sizes[sizes > 1].sum() < LEAST_ROWS:
         return None
     judged = (classes >= 0) & (sizes[classes] > 1)
+    rows = _fewer(rows)
     believed, wrong = judged, np.zeros(len(rows))
     for seed, folds in enumerate(_FOLDS):
-        scores = _scores(rows, classes, count, believed, folds, seed)
+        fold = _folds(classes, folds, seed, pictures)
+        scores = _scores(rows, classes, count, believed, fold)
         sharpness, share = _mixture(scores[judged], classes[judged])
         wrong = np.zeros(len(rows))
         wrong[judged] = _wrong(_given(scores[judged], classes[judged], sharpness), share, count)
         believed = judged & (wrong < 0.5)
     scores *= sharpness
     return Doubts(softmax(scores), wrong, judged, _named(wrong), share)
+
+
+def _fewer(rows: FloatArray) -> FloatArray:
+    """Return rows in the directions in which they vary most, where they have more."""
+    if rows.shape[1] <= _DIMS:
+        return rows
+    rows = rows - rows.mean(axis=0, dtype=np.float64).astype(np.float32)
+    square = np.zeros((rows.shape[1],) * 2)
+    for part in _blocks(np.arange(len(rows))):
+        square += rows[part].astype(np.float64).T @ rows[part]
+    axes = np.linalg.eigh(square)[1][:, ::-1][:, :_DIMS]
+    return rows @ axes.astype(np.float32)
 
 
 def _named(wrong: Floats) -> Bools:
@@ -77,21 +95,24 @@ def _named(wrong: Floats) -> Bools:
     return named
 
 
-def _folds(classes: IntArray, folds: int, seed: int) -> IntArray:
-    """Deal the rows of each class out to folds, (n,) int64."""
+def _folds(classes: IntArray, folds: int, seed: int, pictures: IntArray | None = None) -> IntArray:
+    """Deal the rows of each class out to folds, (n,) int64; those of one picture to one."""
     generator = np.random.default_rng(seed)
     fold = np.empty(len(classes), np.int64)
     for number in np.unique(classes):
         mine = generator.permutation(np.flatnonzero(classes == number))
         fold[mine] = (np.arange(len(mine)) + generator.integers(folds)) % folds
+    if pictures is not None:
+        _, first, numbers = np.unique(pictures, return_index=True, return_inverse=True)
+        fold = fold[first[numbers]]
     return fold
 
 
 def _scores(
-    rows: FloatArray, classes: IntArray, count: int, believed: Bools, folds: int, seed: int
+    rows: FloatArray, classes: IntArray, count: int, believed: Bools, fold: IntArray
 ) -> FloatArray:
     """Return the cosines (n, C) of rows and of the means of classes, fitted to other folds."""
-    fold = _folds(classes, folds, seed)
+    folds = int(fold.max()) + 1
     centre = rows[believed].mean(axis=0, dtype=np.float64).astype(np.float32)
     rows = rows - centre
     # Of each fold alone: what others leave is a difference, and no row is read again.

@@ -10,8 +10,7 @@ import hashlib
 import io
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
-from itertools import chain
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -21,14 +20,13 @@ from PIL import Image
 from phpq.additive.codebooks import number_labels, unit_rows
 from phpq.audit.copies import Grey, grey_copy, grouped, is_copy, mutual_pairs, nearest
 from phpq.audit.labels import LEAST_ROWS, Doubts, doubt_labels
+from phpq.audit.rows import Rows, as_before_labels, read_rows, whitening_of
 from phpq.codes import FloatArray, IntArray
 from phpq.data.decode import read_ahead, read_image
 from phpq.data.places import content_hash, origin_at
-from phpq.errors import BadImageError, ConfigError
+from phpq.errors import BadImageError
 from phpq.files import read_json, write_json
-from phpq.gallery.ingest import Progress, encode_items
-from phpq.gallery.records import code_matrix
-from phpq.gallery.sources import Item
+from phpq.gallery.ingest import Progress
 from phpq.gallery.store import GalleryStore
 from phpq.gallery.view import GalleryView, Page
 
@@ -36,7 +34,6 @@ if TYPE_CHECKING:
     from phpq.model import Model
 
 HOME, REPORT = "audit", "report.json"  # in the folder of the gallery
-MOST_ROWS = 200_000
 MOST_SCORES = 400_000_000  # of labels: rows times classes
 SHOWN = 50  # outliers, images to label and pairs of classes at most
 _OUTLYING = 4.0  # deviations below the median nearness
@@ -125,20 +122,6 @@ class Audit:
         return asdict(self)
 
 
-@dataclass(eq=False)
-class _Rows:
-    """The rows of a gallery that are looked at, and what is known of them."""
-
-    ids: list[str]
-    uris: list[str | None]
-    labels: list[str | None]
-    hashes: list[bytes]
-    vectors: FloatArray  # (n, D)
-    known: np.ndarray[Any, np.dtype[np.bool_]]  # (n,): rows that have a vector
-    source: str
-    notes: list[str] = field(default_factory=list)
-
-
 def audit_gallery(
     store: GalleryStore,
     load: Callable[[], Model],
@@ -151,21 +134,18 @@ def audit_gallery(
     `load` gives the model, which is needed where embeddings are not kept.
     """
     told = progress or (lambda *_: None)
-    rows = _read(store, load, where, told)
+    rows = read_rows(store, load, where, told)
     places = np.flatnonzero(rows.known)
-    own = (
-        unit_rows(rows.vectors[places] - rows.vectors[places].mean(axis=0))
-        if len(places)
-        else rows.vectors[:0]
-    )
     told("comparing images", 0, 1)
+    own = rows.vectors[places]
+    own = unit_rows(own - own.mean(axis=0)) if len(own) else own
     near, cosines = nearest(own)
     told("comparing images", 1, 1)
     pairs = [(int(places[one]), int(places[other])) for one, other in mutual_pairs(near)]
     copies = _copies(rows, pairs, told)
     names = sorted({name for name in rows.labels if name is not None})
     classes = number_labels(rows.labels, names)
-    doubts = _doubts(rows, places, classes, len(names))
+    doubts = _doubts(store, rows, places, classes, len(names), copies)
     return Audit(
         gallery=store.folder.name,
         version=store.version,
@@ -181,78 +161,7 @@ def audit_gallery(
     )
 
 
-def _read(
-    store: GalleryStore, load: Callable[[], Model], where: str | None, told: Progress
-) -> _Rows:
-    """Read rows and their vectors, and note what cannot be told of them."""
-    manifest = store.manifest
-    count = store.count(where)  # and says what is wrong with an expression
-    if count > MOST_ROWS:
-        raise ConfigError(
-            f"{count:,} images are more than can be compared at once ({MOST_ROWS:,}). Look at a "
-            "part of them, as in: phpq audit GALLERY --where \"label LIKE 'a%'\""
-        )
-    columns = ["row", "id", "uri", "label", "sha256", "code"]
-    columns += ["embedding"] if manifest.keep_embeddings else []
-    table = store.dataset.to_table(columns=columns, filter=where).sort_by("row")
-    ids, uris, labels, hashes = (table[each].to_pylist() for each in columns[1:5])
-    rows = _Rows(
-        ids,
-        uris,
-        labels,
-        hashes,
-        np.empty((count, 0), np.float32),
-        np.ones(count, np.bool_),
-        "kept embeddings",
-    )
-    if manifest.keep_embeddings:
-        flat = table["embedding"].combine_chunks().flatten().to_numpy(zero_copy_only=False)
-        rows.vectors = flat.reshape(count, manifest.embedding_dim).astype(np.float32)
-    elif count:
-        _embed(store, load(), rows, code_matrix(table["code"], manifest.num_codebooks), told)
-    if not manifest.owns_codebooks and set(labels) & set(load().class_names if count else ()):
-        rows.notes.append(
-            "The model learned labels of these names, maybe from these images: wrong labels that "
-            "were learned look right. A gallery with codebooks of its own (phpq index "
-            "--own-codebooks) is judged by an embedding that learned less of them."
-        )
-    return rows
-
-
-def _embed(store: GalleryStore, model: Model, rows: _Rows, codes: Any, told: Progress) -> None:
-    """Embed images; where one is gone, what its code tells, if that was made without its label."""
-    own, space = store.manifest.owns_codebooks, store.manifest.space
-    rows.source, width = "images, embedded now", store.manifest.embedding_dim
-    rows.vectors = np.zeros((len(rows.ids), width), np.float32)
-    rows.known[:] = False
-    there = [place for place, uri in enumerate(rows.uris) if uri is not None]
-    items = [Item(rows.ids[place], origin_at(rows.uris[place] or "")) for place in there]
-    encoded = chain.from_iterable(encode_items(items, model, keep_embeddings=True, space=space))
-    for number, (place, each) in enumerate(zip(there, encoded, strict=True)):
-        record = each.record
-        if (
-            record is not None
-            and record.embedding is not None
-            and record.sha256 == rows.hashes[place]
-        ):
-            rows.vectors[place], rows.known[place] = record.embedding, True
-        if number % 64 == 0 or number + 1 == len(there):
-            told("embedding", number + 1, len(there))
-    gone = ~rows.known
-    if not gone.any():
-        return
-    seen = f"{int(gone.sum()):,} images cannot be read any more"
-    if own:
-        rows.notes.append(
-            f"{seen}: only equal files are told of them, since their codes hold their labels."
-        )
-        return
-    rows.vectors[gone] = store.codebooks(model.codebooks).decode(codes[gone])
-    rows.known[:] = True
-    rows.notes.append(f"{seen}: their codes tell less of them, and copies among them are not seen.")
-
-
-def _copies(rows: _Rows, pairs: Sequence[tuple[int, int]], told: Progress) -> tuple[CopyGroup, ...]:
+def _copies(rows: Rows, pairs: Sequence[tuple[int, int]], told: Progress) -> tuple[CopyGroup, ...]:
     """Return groups of equal files, and of pictures that agree everywhere."""
     first: dict[bytes, int] = {}
     equal = [
@@ -288,7 +197,7 @@ def _copies(rows: _Rows, pairs: Sequence[tuple[int, int]], told: Progress) -> tu
     return tuple(groups)
 
 
-def _picture(rows: _Rows, place: int) -> tuple[Grey, int] | None:
+def _picture(rows: Rows, place: int) -> tuple[Grey, int] | None:
     """Return a small grey copy of an image, and its pixels; None if it is gone or another now."""
     uri = rows.uris[place]
     if uri is None:
@@ -304,7 +213,14 @@ def _picture(rows: _Rows, place: int) -> tuple[Grey, int] | None:
         return None
 
 
-def _doubts(rows: _Rows, places: IntArray, classes: IntArray, count: int) -> Doubts | None:
+def _doubts(
+    store: GalleryStore,
+    rows: Rows,
+    places: IntArray,
+    classes: IntArray,
+    count: int,
+    copies: Sequence[CopyGroup],
+) -> Doubts | None:
     """Judge labels, or note why they cannot be judged."""
     if len(places) * count > MOST_SCORES:
         rows.notes.append(
@@ -312,7 +228,11 @@ def _doubts(rows: _Rows, places: IntArray, classes: IntArray, count: int) -> Dou
             "look at a part of them with --where."
         )
         return None
-    found = doubt_labels(rows.vectors[places], classes[places], count)
+    # A copy must vouch for a label as little as the image itself.
+    first = {name: group.ids[0] for group in copies for name in group.ids}
+    pictures = np.unique([first.get(name, name) for name in rows.ids], return_inverse=True)[1]
+    vectors = as_before_labels(rows.vectors[places], whitening_of(store))
+    found = doubt_labels(vectors, classes[places], count, pictures[places])
     if found is None:
         rows.notes.append(
             f"Labels are not judged: that takes {LEAST_ROWS} images of two labels at least, two of "
@@ -322,7 +242,7 @@ def _doubts(rows: _Rows, places: IntArray, classes: IntArray, count: int) -> Dou
 
 
 def _wrong_labels(
-    rows: _Rows, places: IntArray, classes: IntArray, names: Sequence[str], doubts: Doubts | None
+    rows: Rows, places: IntArray, classes: IntArray, names: Sequence[str], doubts: Doubts | None
 ) -> tuple[WrongLabel, ...]:
     if doubts is None:
         return ()
@@ -341,7 +261,7 @@ def _wrong_labels(
     return tuple(found)
 
 
-def _outliers(rows: _Rows, places: IntArray, cosines: FloatArray) -> tuple[Outlier, ...]:
+def _outliers(rows: Rows, places: IntArray, cosines: FloatArray) -> tuple[Outlier, ...]:
     """Return images that are much less like their neighbours than images usually are."""
     if len(places) < LEAST_ROWS:
         return ()
@@ -363,7 +283,7 @@ def _outliers(rows: _Rows, places: IntArray, cosines: FloatArray) -> tuple[Outli
 
 
 def _to_label(
-    rows: _Rows, places: IntArray, own: FloatArray, names: Sequence[str], doubts: Doubts | None
+    rows: Rows, places: IntArray, own: FloatArray, names: Sequence[str], doubts: Doubts | None
 ) -> tuple[ToLabel, ...]:
     """Choose images without a label: those least sure, and far from what was chosen before."""
     bare = np.array([n for n, place in enumerate(places.tolist()) if rows.labels[place] is None])
@@ -390,7 +310,7 @@ def _to_label(
 
 
 def _confused(
-    store: GalleryStore, rows: _Rows, places: IntArray, load: Callable[[], Model], told: Progress
+    store: GalleryStore, rows: Rows, places: IntArray, load: Callable[[], Model], told: Progress
 ) -> tuple[ConfusedPair, ...]:
     """Let images ask their gallery, itself left out, and count hits of another label."""
     labelled = [int(place) for place in places if rows.labels[place] is not None]
