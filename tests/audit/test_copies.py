@@ -18,7 +18,7 @@ from phpq.audit.copies import (
     grey_copy,
     grouped,
     is_copy,
-    mutual_pairs,
+    near_pairs,
     nearest,
 )
 
@@ -99,8 +99,8 @@ def test_the_nearest_are_those_of_a_plain_sort() -> None:
     assert nearest(rows[:0])[0].shape == (0, 0)
 
 
-def test_pairs_are_mutual_and_groups_hold_together() -> None:
+def test_pairs_are_of_each_and_its_nearest_and_groups_hold_together() -> None:
     places = np.array([[1, 2], [0, 2], [3, 1], [2, 1]])
-    assert mutual_pairs(places) == [(0, 1), (1, 2), (2, 3)]
+    assert near_pairs(places) == [(0, 1), (0, 2), (1, 2), (1, 3), (2, 3)]
     assert grouped([(5, 2), (7, 8), (2, 9), (9, 5)]) == [[2, 5, 9], [7, 8]]
     assert grouped([]) == []

@@ -18,7 +18,7 @@ from PIL import Image
 from phpq.codes import FloatArray, IntArray
 
 SIDE = 96  # of a grey copy, whatever the shape of the image
-NEIGHBOURS = 5  # of each image that are looked at
+NEIGHBOURS = 3  # of each image that are looked at
 _COARSE, _COARSE_GRID = 32, 24  # pixels that boxes are first searched in, and points compared
 _GRID = 64  # points of the fine comparison
 _MARGINS = (0.0, 0.04, 0.08, 0.12, 0.16)  # of each side that may be cut off
@@ -56,10 +56,14 @@ def nearest(rows: FloatArray, count: int = NEIGHBOURS) -> tuple[IntArray, FloatA
     return places, cosines
 
 
-def mutual_pairs(places: IntArray) -> list[tuple[int, int]]:
-    """Return the pairs (i, j), i < j, of which each is among the nearest (n, k) of the other."""
-    known = {(one, other) for one, row in enumerate(places.tolist()) for other in row}
-    return sorted((one, other) for one, other in known if one < other and (other, one) in known)
+def near_pairs(places: IntArray) -> list[tuple[int, int]]:
+    """Return the pairs (i, j), i < j, of which one is among the nearest (n, k) of the other."""
+    found = {
+        (min(one, other), max(one, other))
+        for one, row in enumerate(places.tolist())
+        for other in row
+    }
+    return sorted(found)
 
 
 def is_copy(one: Grey, other: Grey) -> bool:

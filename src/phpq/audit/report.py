@@ -18,7 +18,7 @@ import numpy as np
 from PIL import Image
 
 from phpq.additive.codebooks import number_labels, unit_rows
-from phpq.audit.copies import Grey, grey_copy, grouped, is_copy, mutual_pairs, nearest
+from phpq.audit.copies import Grey, grey_copy, grouped, is_copy, near_pairs, nearest
 from phpq.audit.labels import LEAST_ROWS, Doubts, doubt_labels
 from phpq.audit.rows import Rows, as_before_labels, read_rows, whitening_of
 from phpq.codes import FloatArray, IntArray
@@ -137,15 +137,15 @@ def audit_gallery(
     rows = read_rows(store, load, where, told)
     places = np.flatnonzero(rows.known)
     told("comparing images", 0, 1)
-    own = rows.vectors[places]
-    own = unit_rows(own - own.mean(axis=0)) if len(own) else own
+    plain = as_before_labels(rows.vectors[places], whitening_of(store))
+    own = unit_rows(plain - plain.mean(axis=0)) if len(plain) else plain
     near, cosines = nearest(own)
     told("comparing images", 1, 1)
-    pairs = [(int(places[one]), int(places[other])) for one, other in mutual_pairs(near)]
+    pairs = [(int(places[one]), int(places[other])) for one, other in near_pairs(near)]
     copies = _copies(rows, pairs, told)
     names = sorted({name for name in rows.labels if name is not None})
     classes = number_labels(rows.labels, names)
-    doubts = _doubts(store, rows, places, classes, len(names), copies)
+    doubts = _doubts(rows, places, plain, classes, len(names), copies)
     return Audit(
         gallery=store.folder.name,
         version=store.version,
@@ -214,9 +214,9 @@ def _picture(rows: Rows, place: int) -> tuple[Grey, int] | None:
 
 
 def _doubts(
-    store: GalleryStore,
     rows: Rows,
     places: IntArray,
+    vectors: FloatArray,
     classes: IntArray,
     count: int,
     copies: Sequence[CopyGroup],
@@ -231,7 +231,6 @@ def _doubts(
     # A copy must vouch for a label as little as the image itself.
     first = {name: group.ids[0] for group in copies for name in group.ids}
     pictures = np.unique([first.get(name, name) for name in rows.ids], return_inverse=True)[1]
-    vectors = as_before_labels(rows.vectors[places], whitening_of(store))
     found = doubt_labels(vectors, classes[places], count, pictures[places])
     if found is None:
         rows.notes.append(
