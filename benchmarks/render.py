@@ -49,6 +49,8 @@ TABLES: dict[str, Callable[[Load], str]] = {
     "unseen.open": tables.unseen_open,
     "knows.scores": tables.knows_scores,
     "knows.parents": tables.knows_parents,
+    "knows.audit": tables.knows_audit,
+    "knows.copies": tables.knows_copies,
     "search.10M": speed.search_rows(10**7),
     "search.1M": speed.search_rows(10**6),
     "search.growth": speed.search_growth,

@@ -200,6 +200,7 @@ def test_any_answer_becomes_an_exception(content: bytes, kind: type[Exception]) 
     assert type(to_error(502, content)) is kind
 
 
+@pytest.mark.slow  # tests/serve/test_routes_audit.py is much like it
 def test_an_audit_is_begun_decided_on_and_undone(tmp_path: Path) -> None:
     folder = copy_gallery(tmp_path)
     with (

@@ -44,7 +44,7 @@ def large(seed: int) -> Image.Image:
     ],
     ids=["scaled", "compressed", "cropped", "both", "brighter"],
 )
-@pytest.mark.parametrize("seed", [1, 2, 3])
+@pytest.mark.parametrize("seed", [1, 2])
 def test_a_copy_is_a_copy_whichever_comes_first(change, seed: int) -> None:  # type: ignore[no-untyped-def]
     one, other = grey_copy(large(seed)), grey_copy(change(large(seed)))
     assert is_copy(one, other)

@@ -78,6 +78,7 @@ def test_it_says_what_it_rests_on_and_changes_nothing(store: GalleryStore, found
     assert [tuple(each["ids"]) for each in kept["copies"]] == [each.ids for each in found.copies]
 
 
+@pytest.mark.slow  # galleries that are made anew
 def test_without_embeddings_the_images_tell_the_same(
     store: GalleryStore, found: Audit, tmp_path: Path
 ) -> None:
@@ -97,6 +98,7 @@ def test_without_embeddings_the_images_tell_the_same(
     assert (least.wrong_labels, least.outliers) == ((), ())
 
 
+@pytest.mark.slow  # galleries that are made anew
 def test_codes_of_a_model_tell_something_of_images_that_are_gone(tmp_path: Path) -> None:
     store = make_store(tmp_path / "g")
     add(store, write_files(tmp_path / "pictures"), batch_size=256)
@@ -128,6 +130,7 @@ def test_an_empty_gallery_has_nothing_to_look_at(tmp_path: Path) -> None:
     assert kept_report(tmp_path / "g") is None
 
 
+@pytest.mark.slow  # galleries that are made anew
 def test_too_many_are_refused(store: GalleryStore, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(rows, "MOST_ROWS", 10)
     with pytest.raises(ConfigError, match="Look at a part"):
@@ -139,6 +142,7 @@ def test_too_many_are_refused(store: GalleryStore, monkeypatch: pytest.MonkeyPat
     assert any("too many to judge" in note for note in found.notes)
 
 
+@pytest.mark.slow  # galleries that are made anew
 def test_labels_that_look_alike_are_confused(tmp_path: Path) -> None:
     items = write_files(tmp_path / "pictures")
     for number, item in enumerate(items):
