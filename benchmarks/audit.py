@@ -258,6 +258,7 @@ def main() -> None:
     parser.add_argument("--weights", required=True)
     parser.add_argument("--classes", type=int, default=0, help="only the first; 0: all")
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--flips", choices=("both", "random", "nearest class"), default="both")
     parser.add_argument("--cache", type=Path, help="folder that features are kept in")
     parser.add_argument("--sheet", type=Path, help="a picture of pairs, to be looked at")
     parser.add_argument("--json", type=Path, help="a file of this name is added to")
@@ -278,6 +279,8 @@ def main() -> None:
         near = class_nearness(features, truth, count)
         rows: list[dict[str, Any]] = []
         for way, others in (("random", None), ("nearest class", near)):
+            if options.flips not in ("both", way):
+                continue
             given = flip(truth, others, count, options.seed)
             given = np.concatenate([given, given[originals]])
             store = made_gallery(home / way.replace(" ", "-"), both, files, given)
@@ -300,8 +303,8 @@ def main() -> None:
     content = {**provenance(options), "images": first, "classes": count, "rows": rows}
     if options.json:
         before = json.loads(options.json.read_text("utf-8")) if options.json.is_file() else {}
-        kept_rows = [row for row in before.get("rows", []) if row["backbone"] != name]
-        content["rows"] = sorted(kept_rows + rows, key=lambda row: row["backbone"])
+        new = {(row["backbone"], row["flips"]): row for row in [*before.get("rows", []), *rows]}
+        content["rows"] = [new[each] for each in sorted(new, key=lambda one: (one[0], one[1][::-1]))]
         options.json.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
 
 
