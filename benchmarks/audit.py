@@ -81,7 +81,8 @@ def cached(path: Path | None, frozen: Frozen, files: Files) -> FloatArray:
     if path is not None and path.is_file():
         kept = np.load(path)
         if len(kept) == len(files):
-            return kept.astype(np.float32)
+            found: FloatArray = kept.astype(np.float32)
+            return found
     made = frozen(files)
     if path is not None:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -91,7 +92,8 @@ def cached(path: Path | None, frozen: Frozen, files: Files) -> FloatArray:
 
 def images_of(data: Dataset) -> tuple[Files, IntArray]:
     """Return the files and classes of both splits."""
-    files = [split.path(row) for split in (data.train, data.test) for row in range(len(split))]
+    paths = (split.path(row) for split in (data.train, data.test) for row in range(len(split)))
+    files = [path for path in paths if path is not None]
     return files, np.concatenate([data.train.labels, data.test.labels]).astype(np.int64)
 
 
@@ -304,7 +306,9 @@ def main() -> None:
     if options.json:
         before = json.loads(options.json.read_text("utf-8")) if options.json.is_file() else {}
         new = {(row["backbone"], row["flips"]): row for row in [*before.get("rows", []), *rows]}
-        content["rows"] = [new[each] for each in sorted(new, key=lambda one: (one[0], one[1][::-1]))]
+        content["rows"] = [
+            new[each] for each in sorted(new, key=lambda one: (one[0], one[1][::-1]))
+        ]
         options.json.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
 
 

@@ -1,4 +1,4 @@
-"""A gallery with what an audit looks for: copies, wrong labels, an outlier, images without label."""
+"""A gallery with what an audit looks for: copies, wrong labels, an outlier, no labels."""
 
 from __future__ import annotations
 

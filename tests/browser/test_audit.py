@@ -80,7 +80,7 @@ def looked_at(page: Page, pictures: Path, name: str, *, phone: bool) -> None:
     """Nothing is wider than the screen, in light and dark."""
     assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
     for look in ("light", "dark"):
-        page.emulate_media(color_scheme=look)  # type: ignore[arg-type]
+        page.emulate_media(color_scheme=look)
         size = "narrow" if phone else "wide"
         page.screenshot(path=pictures / f"audit-{name}-{look}-{size}.png")
 
