@@ -52,6 +52,8 @@ TABLES: dict[str, Callable[[Load], str]] = {
     "pointing.several": tables.pointing_several,
     "pointing.clutter": tables.pointing_clutter,
     "pointing.marks": tables.pointing_marks,
+    "knows.audit": tables.knows_audit,
+    "knows.copies": tables.knows_copies,
     "search.10M": speed.search_rows(10**7),
     "search.1M": speed.search_rows(10**6),
     "search.growth": speed.search_growth,

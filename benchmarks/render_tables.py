@@ -307,3 +307,27 @@ def pointing_marks(load: Load) -> str:
         for name, one in found
     ]
     return markdown(heads, rows, right=True)
+
+
+def knows_audit(load: Load) -> str:
+    """Return how many flipped labels an audit names, and how many of those named are flipped."""
+    heads = ("backbone", "flips", "flipped", "named", "precision", "recall", "suggestion right")
+    rows = []
+    for each in load("audit")["rows"]:
+        shares = (each[name] for name in ("precision", "recall", "suggestion_right"))
+        counts = (f"{each['flipped']:,}", f"{each['named']:,}")
+        told = (f"{100 * share:.1f}" for share in shares)
+        rows.append((each["backbone"], each["flips"], *counts, *told))
+    return markdown(heads, rows, right=True)
+
+
+def knows_copies(load: Load) -> str:
+    """Return how many planted copies were found, by what was done to them."""
+    each = load("audit")["rows"][0]["copies"]
+    kinds = each["by_kind"]
+    share = each["planted"] // len(kinds)
+    heads = ("copies", *kinds, "all", "pairs called copies, not planted")
+    found = (f"{number} of {share}" for number in kinds.values())
+    others = str(len(each["called_copies_and_not_planted"]))
+    row = ("found", *found, f"{each['found']} of {each['planted']}", others)
+    return markdown(heads, [row], right=True)

@@ -65,8 +65,11 @@ def query_file(gallery: Path, species: int = 0) -> Path:
 class Site:
     """A server on loopback, in a thread; it can go away and come back at the same address."""
 
-    def __init__(self, gallery: Path, *, max_upload_bytes: int = 2_000_000) -> None:
+    def __init__(
+        self, gallery: Path, *, max_upload_bytes: int = 2_000_000, token: str | None = None
+    ) -> None:
         self.gallery = gallery
+        self._token = token  # writable with it
         self._limit = max_upload_bytes
         self._port = 0
 
@@ -97,7 +100,12 @@ class Site:
         listener.bind(("127.0.0.1", self._port))
         self._port = listener.getsockname()[1]
         settings = ServerSettings(
-            port=self._port, max_upload_bytes=self._limit, decoders=1, rate=0.0
+            port=self._port,
+            max_upload_bytes=self._limit,
+            decoders=1,
+            rate=0.0,
+            token=self._token,
+            writable=self._token is not None,
         )
         app = create_app(Gallery.open(self.gallery, device="cpu"), settings)
         config = uvicorn.Config(app, log_level="critical", timeout_graceful_shutdown=1)

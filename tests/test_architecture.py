@@ -25,7 +25,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("evaluation", "machine"),
     ("model",),
     ("gallery", "methods"),
-    ("cluster", "explain", "training"),
+    ("audit", "cluster", "explain", "training"),
     ("api", "client"),
     ("compare", "demo", "reproduce", "serve"),
     ("cli",),
@@ -36,6 +36,7 @@ LAYER_OF = {part: number for number, layer in enumerate(LAYERS) for part in laye
 # These must be usable, testable and fast to import without torch.
 WITHOUT_TORCH = (
     "additive",
+    "audit",
     "cli",
     "client",
     "cluster",

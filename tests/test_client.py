@@ -198,3 +198,22 @@ def test_a_verdict_by_kinds_is_told_from_one_by_hits(client: Client, gallery: Ga
 )
 def test_any_answer_becomes_an_exception(content: bytes, kind: type[Exception]) -> None:
     assert type(to_error(502, content)) is kind
+
+
+@pytest.mark.slow  # tests/serve/test_routes_audit.py is much like it
+def test_an_audit_is_begun_decided_on_and_undone(tmp_path: Path) -> None:
+    folder = copy_gallery(tmp_path)
+    with (
+        running(folder, writable=True, token=TOKEN) as address,
+        Client(address, token=TOKEN) as writer,
+    ):
+        assert writer.audit()["state"] == "none"
+        assert writer.audit(start=True)["state"] in ("working", "done")
+        told = writer.decide("k", "relabel", ids=[ids()[0]], label="wren")
+        assert (told["decided"], writer.item(ids()[0]).label) == (1, "wren")
+        with pytest.raises(errors.ConfigError, match="without a yes"):
+            writer.decide("k", "delete", ids=[ids()[0]])
+        assert writer.undo()["decided"] == 0
+        assert writer.item(ids()[0]).label == ids()[0].split("/")[0]
+        with pytest.raises(AccessError), Client(address) as stranger:
+            stranger.audit(start=True)

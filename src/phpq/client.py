@@ -225,6 +225,19 @@ class Client:
         answer = self._ask("DELETE", "/items", json={"ids": names}, again=False)
         return int(answer.json()["deleted"])
 
+    def audit(self, *, start: bool = False) -> dict[str, Any]:
+        """Return state and findings of the last audit; `start` begins one in the background."""
+        return self._post("/audit", again=False) if start else self._get("/audit")
+
+    def decide(self, key: str, action: str, **given: Any) -> dict[str, Any]:
+        """Decide on a finding: ids, label, old_label, yes; see `phpq.audit.decide`."""
+        decision = {"key": key, "action": action, **given}
+        return self._post("/audit/decisions", json=decision, again=False)
+
+    def undo(self) -> dict[str, Any]:
+        """Undo the last decision on a finding."""
+        return self._post("/audit/undo", again=False)
+
     def info(self) -> dict[str, Any]:
         """Return size, bits, filters, model and limits."""
         return self._get("/info")

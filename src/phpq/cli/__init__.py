@@ -23,6 +23,7 @@ COMMANDS = (
     "search",
     "serve",
     "gallery",
+    "audit",
     "advise",
     "download",
     "info",

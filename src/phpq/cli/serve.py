@@ -105,10 +105,11 @@ def serve(
         cors_origins=tuple(allow_origin or ()),
     )
     with (
-        _listen(settings) as listener,  # before the model is loaded: a taken port shows at once
+        listen(settings) as listener,  # before the model is loaded: a taken port shows at once
         _gallery_and_shards(folder, sharding, device, runtime) as (gallery, parts),
     ):
-        _run(gallery, settings, listener, open_page=open_page, shards=parts)
+        path = "/" if open_page else None
+        run(gallery, settings, listener, path=path, shards=parts)
 
 
 def _sharding(ray: str | None, **options: Any) -> Sharding | None:
@@ -155,14 +156,15 @@ def _gallery_and_shards(
         yield gallery, shards
 
 
-def _run(
+def run(
     gallery: Gallery,
     settings: ServerSettings,
     listener: socket.socket,
     *,
-    open_page: bool,
-    shards: Shards | None,
+    path: str | None = None,
+    shards: Shards | None = None,
 ) -> None:
+    """Serve a gallery until Ctrl-C; a browser is opened at `path`, if there is one."""
     import uvicorn
 
     from phpq.serve import create_app
@@ -180,10 +182,11 @@ def _run(
             "Everybody on the network can search here; there is no encryption.", style="yellow"
         )
     console.print(f"page {address}   API {address}/docs   stop with Ctrl-C", markup=False)
-    if open_page:
+    if path is not None:
         import webbrowser
 
-        webbrowser.open(address)
+        if not webbrowser.open(address + path):
+            console.print(f"open {address}{path}", markup=False, soft_wrap=True)
     uvicorn.Server(uvicorn_settings(app)).run(sockets=[listener])
 
 
@@ -204,7 +207,7 @@ def uvicorn_settings(app: Any) -> Any:
     )
 
 
-def _listen(settings: ServerSettings) -> socket.socket:
+def listen(settings: ServerSettings) -> socket.socket:
     """Open the port."""
     import errno
     import socket

@@ -16,6 +16,7 @@ from phpq._version import __version__
 from phpq.errors import PhpqError
 from phpq.serve._guard import Guard, refuse
 from phpq.serve._refusals import Refused, describe_invalid, error_body
+from phpq.serve.routes_audit import audit_routes
 from phpq.serve.routes_gallery import explain_routes, gallery_routes, write_routes
 from phpq.serve.routes_search import search_routes
 from phpq.serve.routes_site import mount_static, site_routes
@@ -60,7 +61,7 @@ def create_app(
         lifespan=lifespan,
     )
     app.state.services = services
-    for routes in (search_routes, gallery_routes, explain_routes, write_routes):
+    for routes in (search_routes, gallery_routes, explain_routes, audit_routes, write_routes):
         app.include_router(routes(services), prefix=API)
     app.include_router(site_routes(services))
     mount_static(app)

@@ -371,7 +371,7 @@ def write_routes(services: Services) -> APIRouter:
         put = partial(services.writer.add, replace=mode == "upsert")
         work = partial(put, content, id=id, label=label or None, metadata=values)
         report = await services.writes.run(work)
-        version = await _served(services)
+        version = await served(services)
         return answer(schemas.AddAnswer(**report.to_dict(), version=version))
 
     @router.delete("/items", response_model=schemas.DeleteAnswer)
@@ -384,13 +384,13 @@ def write_routes(services: Services) -> APIRouter:
         if not ids:
             raise ConfigError("Say what to delete: ids, as in ?id=a.jpg&id=b.jpg.")
         deleted, unknown = await services.writes.run(services.writer.delete, ids)
-        version = await _served(services)
+        version = await served(services)
         return answer(schemas.DeleteAnswer(deleted=deleted, unknown=unknown, version=version))
 
     return router
 
 
-async def _served(services: Services) -> int:
+async def served(services: Services) -> int:
     """Wait until what was written is searched; many writers share one reload."""
     reload = partial(services.views.reload, at_least=services.views.newest())
     return (await services.uploads.run(reload)).version

@@ -126,3 +126,18 @@ export const map = (limit, signal) => ask("map", { params: { limit }, signal });
 export const codebooks = (signal) => ask("codebooks", { signal });
 export const codeword = (book, word, limit, signal) =>
   ask(`codebooks/${book}/${word}`, { params: { limit }, signal });
+
+/** The token of a writable server; "" where the reader gave none. */
+export const token = { value: "" };
+
+const change = (path, content) =>
+  ask(path, {
+    method: "POST",
+    headers: { Authorization: `Bearer ${token.value}`, "Content-Type": "application/json" },
+    body: content === undefined ? undefined : JSON.stringify(content),
+  });
+
+export const audit = (signal) => ask("audit", { signal, cache: "no-store" });
+export const startAudit = () => change("audit");
+export const decide = (decision) => change("audit/decisions", decision);
+export const undo = () => change("audit/undo");

@@ -31,12 +31,20 @@ const KEYS = [
       location.hash = "#/codebooks";
     },
   ],
+  [
+    "a",
+    "Audit",
+    () => {
+      location.hash = "#/audit";
+    },
+  ],
   ["?", "These keys", () => showKeys()],
 ];
 const MORE = [
   ["← ↑ → ↓", "From hit to hit, from point to point"],
   ["Enter", "Search from it"],
   ["Ctrl V", "Search with a copied picture"],
+  ["u", "In the audit: undo the last decision"],
   ["Esc", "Close"],
 ];
 

@@ -2,6 +2,7 @@
    connection in order. */
 
 import * as api from "./api.js";
+import { auditView } from "./auditview.js";
 import { button, el, icon, plural, whole } from "./dom.js";
 import { codebooksView } from "./codebooksview.js";
 import { homeView } from "./homeview.js";
@@ -13,7 +14,13 @@ import { format, parse } from "./route.js";
 import { searchView } from "./searchview.js";
 import { choice, facts, forget, keepUpload } from "./store.js";
 
-const VIEWS = { home: homeView, search: searchView, map: mapView, codebooks: codebooksView };
+const VIEWS = {
+  home: homeView,
+  search: searchView,
+  map: mapView,
+  codebooks: codebooksView,
+  audit: auditView,
+};
 const main = document.getElementById("main");
 
 let view = null;

@@ -1,6 +1,6 @@
 /* The address is the state: what follows # says what is shown, filters and all.
 
-   #/  #/id/<id>  #/code/<hex>  #/upload  #/map  #/codebooks  #/codebooks/<book>/<word>
+   #/  #/id/<id>  #/code/<hex>  #/upload  #/map  #/codebooks  #/codebooks/<book>/<word>  #/audit/<kind>
    and after "?": label (again and again), f=<field>:<operator>:<value>, where, why=<id of a hit>,
    more=<id> and less=<id> (again and again): images that hits are to be like, or not
 */
@@ -88,6 +88,9 @@ export function parse(hash) {
   }
   if (view === "upload") return { ...route, view: "search", kind: "upload", value: "" };
   if (view === "map") return { ...route, view: "map" };
+  if (view === "audit") {
+    return { ...route, view: "audit", kind: rest[0] || "copies", token: params.get("token") ?? "" };
+  }
   if (view === "codebooks") {
     const [book, word] = rest.map(Number);
     const known = rest.length === 2 && Number.isInteger(book) && Number.isInteger(word);
@@ -116,6 +119,7 @@ export function format(route) {
   if (route.view === "search" && route.kind === "upload") return `#/upload${query}`;
   if (route.view === "search") return `#/${route.kind}/${encodePath(route.value)}${query}`;
   if (route.view === "map") return `#/map${query}`;
+  if (route.view === "audit") return route.kind === "copies" ? "#/audit" : `#/audit/${route.kind}`;
   if (route.view === "codebooks") {
     return route.word === null || route.word === undefined
       ? `#/codebooks${route.book ? `/${route.book}` : ""}`
