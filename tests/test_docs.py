@@ -54,6 +54,8 @@ NOT_RUN = {
     "phpq demo": "tests/demo",
     "phpq compare": "learns: tests/compare",
     "phpq serve": "runs until it is stopped: tests/cli/test_serve.py",
+    "phpq audit birds.gallery --page": "runs until it is stopped: tests/cli/test_audit.py",
+    "phpq audit birds.gallery --undo": "needs a decision: tests/cli/test_audit.py",
     "--method": "tests/methods/test_contract.py trains every method",
     "phpq reproduce": "trains a grid: tests/cli/test_reproduce.py",
     "phpq download": "needs the network: tests/cli/test_download.py",

@@ -22,6 +22,7 @@ def test_version_and_help() -> None:
     assert all(name in listed for name in COMMANDS)
     assert set(COMMANDS) == {
         "advise",
+        "audit",
         "card",
         "compare",
         "demo",
