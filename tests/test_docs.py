@@ -115,8 +115,10 @@ def birds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
             path = tmp_path / folder / name / f"{counts[name]}.jpg"
             path.parent.mkdir(parents=True, exist_ok=True)
             images.read(row).save(path)
-    for row, name in enumerate(("photo", "other", "a", "b", "one", "two", "mushrooms/17")):
+    photos = ("photo", "other", "a", "b", "one", "two", "mushrooms/17", "left", "right")
+    for row, name in enumerate(photos):
         images.read(row).save(tmp_path / f"{name}.jpg")
+    images.read(0).resize((400, 400)).save(tmp_path / "garden.jpg")  # a box of the guide is inside
     for table, names in {"families.csv": BIRDS, "genera.csv": MUSHROOMS}.items():
         lines = [f"{name},family {number % 2}\n" for number, name in enumerate(names)]
         (tmp_path / table).write_text("".join(lines), "utf-8")
@@ -175,6 +177,17 @@ def _add_years() -> None:
     gallery.upsert([{"id": f"wren/{number}.jpg", **picture} for number in (17, 18)])
 
 
+def _add_examples() -> None:
+    gallery, picture = phpq.Gallery.open("birds.gallery"), Path("one.jpg").read_bytes()
+    gallery.upsert([{"id": name, "image": picture} for name in ("wren/17.jpg", "robin/3.jpg")])
+
+
+def _add_columns() -> None:
+    gallery, picture = phpq.Gallery.open("mushrooms.gallery"), Path("one.jpg").read_bytes()
+    names = {"label": "morel", "genus": "Morchella", "family": "Morchellaceae"}
+    gallery.upsert([{"id": "morel/99.jpg", "image": picture, **names}])
+
+
 # What must be there before a step, where the page leaves it to the reader: what the step contains.
 BEFORE: dict[str, Callable[[], object]] = {
     'Gallery.create("birds.gallery"': lambda: _drop("birds.gallery"),
@@ -183,6 +196,8 @@ BEFORE: dict[str, Callable[[], object]] = {
     "year > 2020": _add_years,
     "gallery.search_id": _add_years,
     "delete birds.gallery wren/17.jpg": _add_years,
+    "--more wren/17.jpg": _add_examples,
+    "--column genus": _add_columns,
     "upgrade mushrooms.gallery": lambda: _make("mushrooms.gallery", "mushrooms", codebooks="own"),
     "upgrade birds.gallery --model": lambda: _make("birds.gallery", "birds"),
     'gallery.upgrade("runs/birds-new")': lambda: _make("birds.gallery", "birds"),
