@@ -196,6 +196,7 @@ BEFORE: dict[str, Callable[[], object]] = {
     "year > 2020": _add_years,
     "gallery.search_id": _add_years,
     "delete birds.gallery wren/17.jpg": _add_years,
+    "phpq audit birds.gallery": lambda: _make("birds.gallery", "birds"),
     "--more wren/17.jpg": _add_examples,
     "--column genus": _add_columns,
     "upgrade mushrooms.gallery": lambda: _make("mushrooms.gallery", "mushrooms", codebooks="own"),

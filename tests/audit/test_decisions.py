@@ -40,10 +40,10 @@ def state(store: GalleryStore) -> dict[str, Any]:
 
 def test_relabel_and_undo(store: GalleryStore) -> None:
     before, name = state(store), next(iter(WRONG))
-    told = decide(store, "k1", "relabel", ids=[name], label="red")
+    told = decide(str(store.folder), "k1", "relabel", ids=[name], label="red")
     assert (told.number, told.had) == (1, ("blue",))
     assert state(store)[name][0] == "red"
-    assert undo(store) == told
+    assert undo(store.folder) == told
     assert state(store) == before
     assert list_decisions(store.folder) == []
     assert codes_of(store) == expected_codes(store)

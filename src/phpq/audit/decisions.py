@@ -17,6 +17,7 @@ import numpy as np
 import pyarrow as pa
 
 from phpq.audit.report import HOME
+from phpq.audit.rows import store_of
 from phpq.errors import ConfigError, DataError, UnknownNameError
 from phpq.files import read_json, write_bytes, write_json
 from phpq.gallery.folder import writing
@@ -62,7 +63,7 @@ def list_decisions(folder: Path) -> list[Decision]:
 
 
 def decide(
-    store: GalleryStore,
+    gallery: GalleryStore | str | Path,
     key: str,
     action: Action,
     *,
@@ -74,7 +75,7 @@ def decide(
     """Carry a decision on a finding out, in one commit.
 
     Args:
-        store: Of the gallery.
+        gallery: Its folder, or the opened store.
         key: Of the finding.
         action: "keep" changes nothing, and the finding is not shown again; "relabel" gives `ids`
             the `label`, None takes theirs away; "delete" deletes `ids`; "merge" keeps the first of
@@ -85,7 +86,7 @@ def decide(
         old_label: Of "merge labels".
         yes: Must be given for what deletes.
     """
-    names = tuple(dict.fromkeys(ids))
+    store, names = store_of(gallery), tuple(dict.fromkeys(ids))
     _check(action, names, label, old_label, yes=yes)
     with writing(store.folder, timeout=store.lock_timeout, lock_file=_LOCK):
         past = list_decisions(store.folder)
@@ -109,8 +110,9 @@ def decide(
         return _take_out(store, past, told)
 
 
-def undo(store: GalleryStore) -> Decision:
+def undo(gallery: GalleryStore | str | Path) -> Decision:
     """Undo the last decision, in one commit or two; returns it. A `DataError` if it cannot be."""
+    store = store_of(gallery)
     with writing(store.folder, timeout=store.lock_timeout, lock_file=_LOCK):
         past = list_decisions(store.folder)
         if not past:

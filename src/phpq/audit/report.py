@@ -20,13 +20,14 @@ from PIL import Image
 from phpq.additive.codebooks import number_labels, unit_rows
 from phpq.audit.copies import Grey, grey_copy, grouped, is_copy, near_pairs, nearest
 from phpq.audit.labels import LEAST_ROWS, Doubts, doubt_labels
-from phpq.audit.rows import Rows, as_before_labels, read_rows, whitening_of
+from phpq.audit.rows import Rows, as_before_labels, read_rows, store_of, whitening_of
 from phpq.codes import FloatArray, IntArray
 from phpq.data.decode import read_ahead, read_image
 from phpq.data.places import content_hash, origin_at
 from phpq.errors import BadImageError
 from phpq.files import read_json, write_json
 from phpq.gallery.ingest import Progress
+from phpq.gallery.models import load_model
 from phpq.gallery.store import GalleryStore
 from phpq.gallery.view import GalleryView, Page
 
@@ -123,16 +124,19 @@ class Audit:
 
 
 def audit_gallery(
-    store: GalleryStore,
-    load: Callable[[], Model],
+    gallery: GalleryStore | str | Path,
+    load: Callable[[], Model] | None = None,
     *,
     where: str | None = None,
     progress: Progress | None = None,
 ) -> Audit:
     """Look through a gallery; `where` looks at the images that fulfil an expression alone.
 
-    `load` gives the model, which is needed where embeddings are not kept.
+    `load` gives the model, which is needed where embeddings are not kept; the gallery's own if
+    left out.
     """
+    store = store_of(gallery)
+    load = load or (lambda: load_model(store.folder, store.manifest))
     told = progress or (lambda *_: None)
     rows = read_rows(store, load, where, told)
     places = np.flatnonzero(rows.known)

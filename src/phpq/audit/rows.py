@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from itertools import chain
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -37,6 +38,11 @@ class Rows:
     known: NDArray[np.bool_]  # (n,): rows that have a vector
     source: str
     notes: list[str] = field(default_factory=list)
+
+
+def store_of(gallery: GalleryStore | str | Path) -> GalleryStore:
+    """Open a gallery by its folder, unless it is open."""
+    return gallery if isinstance(gallery, GalleryStore) else GalleryStore.open(Path(gallery))
 
 
 def read_rows(
