@@ -4,7 +4,8 @@
     python benchmarks/laptop.py codes --run RUN [--images 2000]  # torch, ONNX and int8, in one run
     python benchmarks/laptop.py start serve [--gallery GALLERY]  # a search from nothing; a server
     python benchmarks/laptop.py train --source cub200:DIR --weights FILE [--all RUN]
-    python benchmarks/laptop.py codes install --run RUN --json
+    python benchmarks/laptop.py first --source FOLDER --weights FILE     # README, as a newcomer
+    python benchmarks/laptop.py codes install --run RUN --json docs/results/laptop.json
 
 install: `pip install phpq` into an empty environment, megabytes on disk.
 codes: the test images of a run's data set as queries to its training images. Every image is decoded
@@ -27,7 +28,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from laptop_start import measure_served, measure_start
+from laptop_start import measure_first, measure_served, measure_start
 from laptop_train import add_options, measure_train
 from numpy.typing import NDArray
 from provenance import provenance
@@ -154,6 +155,7 @@ def measure_install(options: argparse.Namespace) -> list[Row]:
 # A section is a function from the options to the rows of a table.
 SECTIONS: dict[str, Callable[[argparse.Namespace], list[Row]]] = {
     "codes": measure_codes,
+    "first": measure_first,
     "install": measure_install,
     "serve": measure_served,
     "start": measure_start,
@@ -175,6 +177,16 @@ def _shown(value: object) -> str:
     return f"{value:.2f}" if isinstance(value, float) else str("" if value is None else value)
 
 
+def write_sections(path: Path, found: dict[str, list[Row]], options: argparse.Namespace) -> None:
+    """Put sections into a file, beside those that stand there."""
+    content = json.loads(path.read_text("utf-8")) if path.is_file() else {"made": {}}
+    made = provenance(options)
+    if options.run:
+        made["config"] = to_dict(load(options.run, device="cpu").card.config)
+    content["made"] |= dict.fromkeys(found, made)
+    path.write_text(json.dumps(content | found, indent=1) + "\n", "utf-8")
+
+
 def main() -> None:
     """Measure the sections that were asked for."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
@@ -184,14 +196,12 @@ def main() -> None:
     parser.add_argument("--images", type=int, help="codes: at most so many of each split")
     parser.add_argument("--gallery", type=Path, help="start, serve: one with ONNX files")
     add_options(parser)
-    parser.add_argument("--json", action="store_true")
+    parser.add_argument("--json", type=Path, help="file that these sections are written into")
     options = parser.parse_args()
     found = {name: SECTIONS[name](options) for name in options.sections}
     machine = {"cores": os.cpu_count(), "machine": platform.platform()}
     if options.json:
-        run = to_dict(load(options.run, device="cpu").card.config) if options.run else None
-        print(json.dumps({"made": provenance(options), "config": run, **found}, indent=2))
-        return
+        write_sections(options.json, found, options)
     print(f"{machine['cores']} cores, {machine['machine']}")
     for name, rows in found.items():
         print_table(name, rows)
