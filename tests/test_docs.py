@@ -142,6 +142,7 @@ def _run_line(line: str) -> None:
     assert outcome.code == 0, (line, outcome.err)
 
 
+@pytest.mark.slow
 def test_the_command_lines_of_the_readme_run(birds: Path) -> None:
     """In their order, as a newcomer types them."""
     lines = [line for line in _blocks(ROOT / "README.md", "") if _reason(line) is None]

@@ -14,7 +14,7 @@ SETTINGS: tuple[str, ...] = tuple(word for text in TINY for word in ("--set", te
 FAST = ("--bits", "16", "--epochs", "1", "--processes", "0", "--device", "cpu", *SETTINGS)
 
 
-@pytest.mark.slow
+@pytest.mark.rare  # tests/methods/test_contract.py trains every method
 def test_every_method_runs_end_to_end(tmp_path: Path) -> None:
     outcome = phpq(
         *("reproduce", "table1", "--dataset", "plumage", "--bits", "16", "--epochs", "2", "--json"),

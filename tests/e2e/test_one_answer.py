@@ -192,7 +192,7 @@ def test_every_way_is_as_sure(home: Path, level: int | None, name: str | None) -
                 assert_same(way(photo, page), expected)
 
 
-@pytest.mark.slow
+@pytest.mark.rare  # tests/serve/test_ray_shards.py compares a cluster with one server
 def test_a_cluster_gives_the_answer_of_the_library(home: Path) -> None:
     target = home / "birds.gallery"
     library = by_library(target)

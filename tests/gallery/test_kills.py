@@ -28,19 +28,23 @@ def run(script: str, kills: int, *options: str) -> dict[str, Any]:
     return result
 
 
-@pytest.mark.slow
-def test_a_gallery_survives_fifty_kills() -> None:
-    result = run("kill_gallery.py", 54)
-    assert result["kills"] == 54
-    assert result["inside_a_change"] >= 50
+@pytest.mark.parametrize(
+    "kills", [pytest.param(20, marks=pytest.mark.slow), pytest.param(54, marks=pytest.mark.rare)]
+)
+def test_a_gallery_survives_kills(kills: int) -> None:
+    result = run("kill_gallery.py", kills)
+    assert result["kills"] == kills
+    assert result["inside_a_change"] >= 0.9 * kills
     assert {"add", "bulk", "delete", "compact"} <= {row["change"] for row in result["rows"]}
 
 
-@pytest.mark.slow
-def test_a_killed_refit_leaves_the_old_codes_or_the_new_ones() -> None:
-    result = run("kill_refit.py", 20)
-    assert result["kills"] == 20
-    assert result["inside_a_change"] > 10
+@pytest.mark.parametrize(
+    "kills", [pytest.param(8, marks=pytest.mark.slow), pytest.param(20, marks=pytest.mark.rare)]
+)
+def test_a_killed_refit_leaves_the_old_codes_or_the_new_ones(kills: int) -> None:
+    result = run("kill_refit.py", kills)
+    assert result["kills"] == kills
+    assert result["inside_a_change"] > kills / 3
     assert result["readers_checked"] > 0
 
 

@@ -86,7 +86,7 @@ def test_processes_have_the_loss_curve_and_the_weights_of_one(
             assert all(torch.equal(own[key], written[key]) for key in own), (name, rank)
 
 
-@pytest.mark.slow
+@pytest.mark.rare  # the weights after some steps are compared above
 def test_gradients_are_those_of_one_process_in_float64(tmp_path: Path) -> None:
     configs = {
         "phpq": settings("phpq"),
