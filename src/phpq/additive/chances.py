@@ -13,7 +13,7 @@ Probabilities are those of photos of which every second shows something that the
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from functools import lru_cache
 from typing import Any
 
@@ -85,6 +85,36 @@ class Chances:
         return made
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Calibration:
+    """What turns scores of classes into answers: made once, kept in a small file."""
+
+    sharpness: float = 1.0  # of shares, which are a softmax of class scores
+    chances: Chances | None = None  # None: not known
+    parents: Mapping[str, str] = field(default_factory=dict)  # what names belong to
+
+    def to_facts(self) -> dict[str, Any]:
+        """Return plain data for JSON."""
+        return {
+            "sharpness": self.sharpness,
+            "chances": self.chances and self.chances.to_facts(),
+            "parents": dict(sorted(self.parents.items())),
+        }
+
+    @classmethod
+    def from_facts(cls, facts: Mapping[str, Any]) -> Calibration:
+        """Read what `to_facts` wrote; a ValueError, KeyError or TypeError for anything else."""
+        chances, parents = facts["chances"], facts["parents"]
+        sharpness = float(facts["sharpness"])
+        if not np.isfinite(sharpness) or not isinstance(parents, dict):
+            raise ValueError("its values are not those of probabilities")
+        return cls(
+            sharpness=sharpness,
+            chances=None if chances is None else Chances.from_facts(chances),
+            parents=parents,
+        )
+
+
 def looks(scores: NDArray[Any], sharpness: float) -> Floats:
     """Return what p(known) depends on, (Q, 3); a class with a score of -inf is not there."""
     there = np.isfinite(scores)
@@ -147,6 +177,13 @@ def lineage(name: str, parents: Mapping[str, str]) -> list[str]:
         name = parents[name]
         found.append(name)
     return found
+
+
+def renamed_parents(parents: Mapping[str, str], names: Mapping[str, str]) -> dict[str, str]:
+    """Return what names belong to after some were renamed, as in {old: new}; no circle is left."""
+    moved = {names[child]: up for child, up in parents.items() if child in names}
+    moved |= {child: up for child, up in parents.items() if child not in names}
+    return {child: up for child, up in moved.items() if child not in lineage(up, moved)}
 
 
 @dataclass(frozen=True, slots=True, eq=False)
