@@ -95,23 +95,22 @@ def calibrated_codes(kinds: CodeKinds, held_out: HeldOut) -> CodeKinds:
     if len(labelled) > most:
         labelled = np.sort(np.random.default_rng(0).permutation(labelled)[:most])
     photos, shown = photos[labelled], shown[labelled]
-    scores = kinds.kinds(photos)
-    strange = shown < 0
-    known, unknown = (
-        _Asked(scores[~strange], shown[~strange]),
-        _Asked(scores[strange], shown[strange]),
-    )
-    if len(unknown.scores) < LEAST_IMAGES:
+    scores, strange = kinds.kinds(photos), shown < 0
+    known = _Asked(scores[~strange], shown[~strange])
+    unknown = _Asked(scores[strange], shown[strange])
+    without_own = len(unknown.scores) < LEAST_IMAGES
+    if without_own:
         left_out = known.scores.copy()
         left_out[np.arange(len(left_out)), known.classes] = -np.inf
         unknown = _joined([unknown, _Asked(left_out, known.classes)], len(kinds.class_names))
     if not _suffice(known, unknown):
         return replace(kinds, chances=None)
-    # Scores of codes have no length of their own: M for unit codewords, others for signs.
+    # Scores of codes have no length of their own: it depends on codebooks and on how queries ask.
     length = max(float(known.scores.max(axis=1).mean()), 1e-9)
     sharpness = _sharpness(known, length)
-    chances = replace(_chances(known, unknown, sharpness, kinds), held_out=True)
-    return replace(kinds, sharpness=sharpness, chances=chances)
+    # A mean that lacks the own class is lower for that alone, whatever the photo shows.
+    chances = _chances(known, unknown, sharpness, kinds, by_mean=not without_own)
+    return replace(kinds, sharpness=sharpness, chances=replace(chances, held_out=True))
 
 
 def _suffice(known: _Asked, unknown: _Asked) -> bool:
@@ -229,7 +228,12 @@ def _sharpness(known: _Asked, length: float = 1.0) -> float:
 
 
 def _chances(
-    known: _Asked, unknown: _Asked, sharpness: float, books: AdditiveCodebooks | CodeKinds
+    known: _Asked,
+    unknown: _Asked,
+    sharpness: float,
+    books: AdditiveCodebooks | CodeKinds,
+    *,
+    by_mean: bool = True,
 ) -> Chances:
     """Fit p(known), what it tells of parents, and the cut-offs of all levels."""
     scores = np.concatenate([known.scores, unknown.scores])
@@ -237,7 +241,8 @@ def _chances(
     is_known = np.arange(len(scores)) < len(known.scores)
     # As if every second photo showed something unknown.
     weights = np.where(is_known, 1 / len(known.scores), 1 / len(unknown.scores))
-    fitted = fit_logistic(looks(scores, sharpness), is_known, weights)
+    seen = looks(scores, sharpness) * (1.0, float(by_mean), 1.0)
+    fitted = fit_logistic(seen, is_known, weights)
     blank = (0.0,) * len(ACCEPTED)
     chances = Chances(
         weights=fitted, cut_offs=(blank,), named=blank, answered=blank, images=len(known.scores)

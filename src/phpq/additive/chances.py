@@ -13,7 +13,7 @@ Probabilities are those of photos of which every second shows something that the
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from functools import lru_cache
 from typing import Any
 
@@ -69,6 +69,10 @@ class Chances:
         place = int(np.searchsorted(ACCEPTED, wrong_at_most + 1e-9, side="right")) - 1
         return (self.named[place], self.answered[place]) if place >= 0 else (0.0, 0.0)
 
+    def of_classes(self) -> Chances:
+        """Return the same without parents, of which other ones are told from now on."""
+        return replace(self, kin=(), cut_offs=self.cut_offs[:1], answered=self.named)
+
     def to_facts(self) -> dict[str, Any]:
         """Return plain data for JSON."""
         return asdict(self)
@@ -83,6 +87,17 @@ class Chances:
         if not good or any(len(row) != len(ACCEPTED) for row in (*made.cut_offs, made.named)):
             raise ValueError("its probabilities do not fit together")
         return made
+
+
+def told_shares(chances: Chances, wrong_at_most: float) -> dict[str, Any]:
+    """Return what chances rest on, and how much they allow to answer, as commands tell it."""
+    named, answered = chances.shares(wrong_at_most)
+    return {
+        "images": chances.images,
+        "wrong_at_most": wrong_at_most,
+        "named": named,  # share of photos of known kinds that get a kind
+        "answered": answered,  # or a parent
+    }
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,9 +1,9 @@
 """Kinds by the codes of a model: codes and labels of a gallery in, scores of its classes out.
 
-The score of a class is that of its images, on average: the inner product of the query with the mean
-of what their codes stand for. That mean is made of counts, how many images of a class have a
-codeword. They are whole numbers, so that parts of a gallery add up to what one process would have
-counted.
+The score of a class is the inner product of the query with the mean of what the codes of its images
+stand for, at one length for all classes: a class is not likelier because its images are alike. That
+mean is made of counts, how many images of a class have a codeword. They are whole numbers, so that
+parts of a gallery add up to what one process would have counted.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from phpq.additive.chances import Calibration, Chances
+from phpq.additive.codebooks import unit_rows
 from phpq.codes import CodeArray, Codebooks, FloatArray, IntArray, QueryNorm
 
 # Of each codebook: class * K + codeword, ascending, and how many images have both.
@@ -58,7 +59,7 @@ def count_words(codes: CodeArray, classes: IntArray, codebook_size: int) -> Word
 def code_prototypes(
     books: Codebooks, parts: Sequence[tuple[IntArray, WordCounts]], count: int
 ) -> FloatArray:
-    """Return (C, D) float32: the means of what the codes of `count` classes stand for.
+    """Return (C, D) float32: the means of what the codes of `count` classes stand for, of length 1.
 
     A part is some of the images: the places (c,) of its classes among all, and its counts.
     """
@@ -71,7 +72,7 @@ def code_prototypes(
             table[places[keys // size], keys % size] += images
         table /= np.maximum(table.sum(axis=1, keepdims=True), 1)
         means[:, book * width : (book + 1) * width] = table @ books.codewords[book]
-    return means
+    return unit_rows(means)
 
 
 def code_kinds(
