@@ -246,7 +246,9 @@ def _embedded(
 ) -> tuple[FloatArray, list[str | None]]:
     """Embed labelled photos; what cannot be read is left out."""
     items = [item for item in read_items(source) if item.label is not None]
-    encoded = chain.from_iterable(encode_items(items, model, space=store.manifest.space))
+    space = store.manifest.space
+    batches = encode_items(items, model, keep_embeddings=True, space=space)
+    encoded = chain.from_iterable(batches)
     vectors, labels = [], []
     for item, each in zip(items, encoded, strict=True):
         if each.record is not None and each.record.embedding is not None:
