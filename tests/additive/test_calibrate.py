@@ -177,7 +177,7 @@ def test_without_unknown_photos_classes_are_left_out(coded: CodeKinds) -> None:
     assert kinds.chances is not None
     # A mean that lacks the own class is lower for that alone: it must not count.
     assert kinds.chances.weights[2] == 0
-    best, right, known = asked(kinds)
+    best, _, known = asked(kinds)
     assert best[known].mean() > 1.5 * best[~known].mean()
     few = draw(ABSENT, 1, seed=4)
     mixed = calibrated_codes(coded, (np.concatenate([photos[0], few[0]]), photos[1] + few[1]))

@@ -51,7 +51,7 @@ def write_said(folder: Path, said: Calibration) -> str:
 def _write(folder: Path, content: bytes, place: Callable[[Path, str], Path]) -> str:
     name = hashlib.sha256(content).hexdigest()
     path = place(folder, name)
-    if not path.is_file():
+    if not path.is_file() or path.read_bytes() != content:  # a damaged one is put right
         path.parent.mkdir(exist_ok=True)
         write_bytes(path, content)
     return name
