@@ -14,7 +14,7 @@ from own_galleries import add
 from phpq.additive.chances import ACCEPTED, NEVER, Calibration, Chances
 from phpq.codes import FloatArray
 from phpq.gallery import GalleryStore
-from phpq.gallery.owned import write_codebooks
+from phpq.gallery.owned import write_codebooks, write_said
 from phpq.model.checkpoint import WEIGHTS, stored_fingerprint, write_chances
 
 # Near ones have names of one family.
@@ -93,6 +93,12 @@ def sure_at(gallery: Path, level: int | None) -> None:
     """Let a gallery, however small, be sure at a level, whatever it is asked; None: at none."""
     store = GalleryStore.open(gallery)
     chances = certain(level)
+    if not store.manifest.owns_codebooks:
+        labels = store.dataset.to_table(columns=["label"])["label"].unique().to_pylist()
+        said = Calibration(sharpness=4.0, chances=chances, parents=dict.fromkeys(labels, FAMILY))
+        with store.changing():
+            store.describe(replace(store.manifest, chances=write_said(store.folder, said)))
+        return
     with store.changing():
         books = store.own_codebooks()
         parents = dict.fromkeys(books.class_names, FAMILY)
