@@ -42,6 +42,7 @@ LEAST_IMAGES, LEAST_KINDS = 100, 5  # of kinds with two images at least; of fewe
 _FOLDS = 5
 _ROWS = 10_000  # that are looked at
 _SCORES = 20_000_000  # of classes
+_SHARPENED = 4_000_000  # scores that the sharpness of codes is chosen by: each is looked at often
 _SHARPNESS = np.geomspace(2, 128, 61)
 
 
@@ -107,7 +108,8 @@ def calibrated_codes(kinds: CodeKinds, held_out: HeldOut) -> CodeKinds:
         return replace(kinds, chances=None)
     # Scores of codes have no length of their own: it depends on codebooks and on how queries ask.
     length = max(float(known.scores.max(axis=1).mean()), 1e-9)
-    sharpness = _sharpness(known, length)
+    every = 1 + known.scores.size // _SHARPENED
+    sharpness = _sharpness(_Asked(known.scores[::every], known.classes[::every]), length)
     # A mean that lacks the own class is lower for that alone, whatever the photo shows.
     chances = _chances(known, unknown, sharpness, kinds, by_mean=not without_own)
     return replace(kinds, sharpness=sharpness, chances=replace(chances, held_out=True))
