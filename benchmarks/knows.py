@@ -8,6 +8,11 @@ to the gallery's own images, once to half of the test images of learned classes;
 measured on the other half and on all of the other classes, to which nothing was fitted. Families
 are the last words of the class names.
 
+`--codebooks model` measures the codes of the model instead. Probabilities are fitted once to half
+of the test images of learned classes, each of which also asks without its own class, and once to
+these and to training images of every second of the other classes, as `phpq train
+--hold-out-classes` does it; only the others of these classes are measured.
+
 `--cache FOLDER` keeps the embeddings, so that a second run takes seconds.
 """
 
@@ -25,11 +30,20 @@ from numpy.typing import NDArray
 from provenance import provenance
 
 import phpq
-from phpq.additive import AdditiveCodebooks, calibrated, fit_additive
-from phpq.codes import FloatArray, score_codes
+from phpq.additive import (
+    AdditiveCodebooks,
+    CodeKinds,
+    calibrated,
+    calibrated_codes,
+    code_kinds,
+    fit_additive,
+    number_labels,
+    softmax,
+)
+from phpq.codes import CodeArray, FloatArray, Space, score_codes
 from phpq.data import LabelledImages, open_dataset
 from phpq.evaluation.embedding import embed_readable
-from phpq.gallery.verdicts import tell
+from phpq.gallery.verdicts import Knows, tell
 
 Floats = NDArray[np.float64]
 Bools = NDArray[np.bool_]
@@ -49,23 +63,33 @@ class Photos:
         """Return some of them."""
         return Photos(self.rows[chosen], [self.names[n] for n in np.flatnonzero(chosen)])
 
+    def with_names(self, wanted: set[str]) -> Photos:
+        """Return those of some classes."""
+        return self.part(np.array([name in wanted for name in self.names], np.bool_))
 
-def embedded(model: Any, images: LabelledImages, cache: Path | None) -> Photos:
-    """Embed images in the general space, or read what was embedded before."""
+    def __add__(self, other: Photos) -> Photos:
+        return Photos(np.concatenate([self.rows, other.rows]), [*self.names, *other.names])
+
+
+def embedded(
+    model: Any, images: LabelledImages, cache: Path | None, space: Space = "general"
+) -> Photos:
+    """Embed images in a space, or read what was embedded before."""
     names = [images.class_names[label] for label in images.labels]
-    file = None if cache is None else cache / f"{images.name.replace('/', '-')}.npz"
+    end = ".npz" if space == "general" else "-learned.npz"
+    file = None if cache is None else cache / f"{images.name.replace('/', '-')}{end}"
     if file is not None and file.is_file():
         kept = np.load(file)
         return Photos(kept["rows"], [str(name) for name in kept["names"]])
-    found = embed_readable(
-        model, images, others={"general": partial(model.embed_pixels, space="general")}
-    )
+    general = {"general": partial(model.embed_pixels, space="general")}
+    found = embed_readable(model, images, others=general if space == "general" else None)
+    rows = found.others.get(space, found.embeddings)
     if found.skipped:
         names = [images.class_names[label] for label in found.images.labels]
     if file is not None:
         file.parent.mkdir(parents=True, exist_ok=True)
-        np.savez(file, rows=found.others["general"], names=np.array(names))
-    return Photos(found.others["general"], names)
+        np.savez(file, rows=rows, names=np.array(names))
+    return Photos(rows, names)
 
 
 def family(name: str) -> str:
@@ -109,9 +133,12 @@ def levels_of(told: list[Any]) -> NDArray[np.int64]:
 class Trial:
     """A gallery, and photos that nothing was fitted to."""
 
-    def __init__(self, gallery: Photos, known: Photos, unknown: Photos, bits: int) -> None:
+    books: Knows  # without probabilities
+    codes: CodeArray  # of the gallery
+    ways: tuple[str, ...]  # what probabilities are fitted to
+
+    def __init__(self, gallery: Photos, known: Photos, unknown: Photos) -> None:
         self.gallery = gallery
-        self.books = fit_additive(gallery.rows, gallery.names, num_codebooks=bits // 8)
         chosen = np.random.default_rng(0).random(len(known.names)) < 0.5
         self.held_out, asking = known.part(chosen), known.part(~chosen)
         self.rows = np.concatenate([asking.rows, unknown.rows])
@@ -120,11 +147,13 @@ class Trial:
         sizes = self.known.sum(), (~self.known).sum()
         self.weights = np.where(self.known, 0.5 / sizes[0], 0.5 / sizes[1])
 
-    def calibrated(self, by: str, parents: dict[str, str]) -> AdditiveCodebooks:
-        """Return the codebooks with probabilities, fitted to the gallery or to held-out photos."""
-        photos = (self.held_out.rows, self.held_out.names) if by == "photos" else None
-        books = replace(self.books, parents=parents)
-        return calibrated(books, self.gallery.rows, self.gallery.names, photos)
+    def calibrated(self, by: str, parents: dict[str, str]) -> Knows:
+        """Return the kinds with probabilities, fitted to one of `ways`."""
+        raise NotImplementedError
+
+    def tables(self, rows: FloatArray) -> FloatArray:
+        """Return the lookup tables of queries."""
+        raise NotImplementedError
 
     def accuracy(self) -> float:
         """Return how many known photos look most like their own class."""
@@ -132,23 +161,22 @@ class Trial:
         right = self._right([self.books.class_names[place] for place in best])
         return float(right[self.known].mean())
 
-    def usual(self, books: AdditiveCodebooks) -> list[dict[str, Any]]:
+    def usual(self, books: Knows) -> list[dict[str, Any]]:
         """Measure the usual scores, which are no probabilities, in hindsight."""
         scores = books.kinds(self.rows)
         right = self._right([books.class_names[place] for place in scores.argmax(axis=1)])
-        codes = books.encode(self.gallery.rows, self.gallery.names)
         blocks = [
-            score_codes(books.lookup_tables(self.rows[start : start + 256]), codes).max(axis=1)
+            score_codes(self.tables(self.rows[start : start + 256]), self.codes).max(axis=1)
             for start in range(0, len(self.rows), 256)
         ]
         ways = {
-            "max softmax": books.likely(self.rows).max(axis=1),
+            "max softmax": softmax(books.sharpness * scores).max(axis=1),
             "max logit": scores.max(axis=1),
             "nearest image": np.concatenate(blocks),
         }
         return [self._hindsight(name, way.astype(np.float64), right) for name, way in ways.items()]
 
-    def ours(self, by: str, books: AdditiveCodebooks) -> dict[str, Any]:
+    def ours(self, by: str, books: Knows) -> dict[str, Any]:
         """Measure probabilities, and what the stored cut-offs make of them."""
         everything = np.arange(len(books.class_names))
         told = tell(books, self.rows, everything, SHOWN)
@@ -164,16 +192,22 @@ class Trial:
         ]
         return row
 
-    def backed_off(self, by: str, books: AdditiveCodebooks) -> dict[str, Any]:
+    def backed_off(self, by: str, books: Knows) -> dict[str, Any]:
         """Measure answers at the level that is sure, beside those of kinds alone."""
         everything = np.arange(len(books.class_names))
-        alone = tell(replace(books, parents={}), self.rows, everything, SHOWN)
+        alone = tell(self.without_parents(books), self.rows, everything, SHOWN)
         return {
             "fitted_to": by,
             "wrong_at_most": SHOWN,
             "alone": self._answers(alone),
             "backed_off": self._answers(tell(books, self.rows, everything, SHOWN)),
         }
+
+    @staticmethod
+    def without_parents(books: Any) -> Knows:
+        """Return the same kinds, which belong to nothing."""
+        alone: Knows = replace(books, parents={})
+        return alone
 
     def _answers(self, told: list[Any]) -> dict[str, Any]:
         levels, weights = levels_of(told), self.weights
@@ -215,31 +249,89 @@ class Trial:
         return {"score": name, "auroc": auroc(self.known, scores), "named_in_hindsight": reached}
 
 
+class OwnTrial(Trial):
+    """A gallery with codebooks of its own."""
+
+    ways = ("gallery", "photos")
+
+    def __init__(self, gallery: Photos, known: Photos, unknown: Photos, bits: int) -> None:
+        super().__init__(gallery, known, unknown)
+        self.own = fit_additive(gallery.rows, gallery.names, num_codebooks=bits // 8)
+        self.books, self.codes = self.own, self.own.encode(gallery.rows, gallery.names)
+
+    def calibrated(self, by: str, parents: dict[str, str]) -> AdditiveCodebooks:
+        """Return the codebooks with probabilities, fitted to the gallery or to held-out photos."""
+        photos = (self.held_out.rows, self.held_out.names) if by == "photos" else None
+        books = replace(self.own, parents=parents)
+        return calibrated(books, self.gallery.rows, self.gallery.names, photos)
+
+    def tables(self, rows: FloatArray) -> FloatArray:
+        """Return the lookup tables of queries."""
+        return self.own.lookup_tables(rows)
+
+
+class CodeTrial(Trial):
+    """A gallery with the codebooks of its model; `strangers` show classes that nobody asks for."""
+
+    ways = ("photos", "photos and new kinds")
+
+    def __init__(
+        self, gallery: Photos, known: Photos, unknown: Photos, strangers: Photos, model: Any
+    ) -> None:
+        super().__init__(gallery, known, unknown)
+        self.strangers, self.codes = strangers, model.codebooks.encode(gallery.rows)
+        names = tuple(sorted(set(gallery.names)))
+        classes, norm = number_labels(gallery.names, names), model.query_norm
+        self.coded = code_kinds(model.codebooks, self.codes, classes, names, norm=norm)
+        self.books = self.coded
+
+    def calibrated(self, by: str, parents: dict[str, str]) -> CodeKinds:
+        """Return the kinds with probabilities, fitted to photos, with those of new kinds or not."""
+        photos = self.held_out if by == "photos" else self.held_out + self.strangers
+        return calibrated_codes(replace(self.coded, parents=parents), (photos.rows, photos.names))
+
+    def tables(self, rows: FloatArray) -> FloatArray:
+        """Return the lookup tables of queries."""
+        return self.coded.books.lookup_tables(rows, norm=self.coded.norm)
+
+
+def made_trial(model: Any, options: argparse.Namespace) -> Trial:
+    """Embed the images, and make the gallery."""
+    data, learned = open_dataset(options.data), set(model.class_names)
+    space: Space = "learned" if options.codebooks == "model" else "general"
+
+    def chosen(images: LabelledImages, name: str, *, known: bool) -> Photos:
+        numbers = [n for n, each in enumerate(images.class_names) if (each in learned) == known]
+        part = images.subset(np.flatnonzero(np.isin(images.labels, numbers)))
+        return embedded(model, replace(part, name=name), options.cache, space)
+
+    gallery = chosen(data.train, "gallery", known=True)
+    known = chosen(data.test, "known", known=True)
+    unknown = chosen(data.test, "unknown", known=False)
+    if options.codebooks == "own":
+        return OwnTrial(gallery, known, unknown, options.bits)
+    others = [name for name in data.class_names if name not in learned]
+    strangers = chosen(data.train, "strangers", known=False).with_names(set(others[::2]))
+    return CodeTrial(gallery, known, unknown.with_names(set(others[1::2])), strangers, model)
+
+
 def main() -> None:
     """Measure, print, and write JSON."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n", 1)[0])
     parser.add_argument("--run", required=True, help="trained with --hold-out-classes 0.5")
     parser.add_argument("--data", default="cub200")
-    parser.add_argument("--bits", type=int, default=64)
+    parser.add_argument("--codebooks", choices=("own", "model"), default="own")
+    parser.add_argument("--bits", type=int, default=64, help="of codebooks of the gallery's own")
     parser.add_argument("--cache", type=Path, help="folder that embeddings are kept in")
     parser.add_argument("--embeddings", default="of the run", help="what the cache holds, in words")
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
     model = phpq.load(options.run)
-    data, learned = open_dataset(options.data), set(model.class_names)
-
-    def chosen(images: LabelledImages, name: str, *, known: bool) -> Photos:
-        numbers = [n for n, each in enumerate(images.class_names) if (each in learned) == known]
-        part = images.subset(np.flatnonzero(np.isin(images.labels, numbers)))
-        return embedded(model, replace(part, name=name), options.cache)
-
-    gallery = chosen(data.train, "gallery", known=True)
-    known = chosen(data.test, "known", known=True)
-    unknown = chosen(data.test, "unknown", known=False)
-    trial = Trial(gallery, known, unknown, options.bits)
+    trial = made_trial(model, options)
+    learned = set(model.class_names)
     parents = {name: family(name) for name in learned}
-    ways = {by: trial.calibrated(by, parents) for by in ("gallery", "photos")}
-    plain = {by: trial.calibrated(by, {}) for by in ("gallery", "photos")}
+    ways = {by: trial.calibrated(by, parents) for by in trial.ways}
+    plain = {by: trial.calibrated(by, {}) for by in trial.ways}
     content = {
         **provenance(options),
         "trained": {
@@ -248,7 +340,7 @@ def main() -> None:
         },
         "embeddings": options.embeddings,
         "images": {
-            "gallery": len(gallery.names),
+            "gallery": len(trial.gallery.names),
             "held_out": len(trial.held_out.names),
             "known": int(trial.known.sum()),
             "unknown": int((~trial.known).sum()),

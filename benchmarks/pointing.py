@@ -237,7 +237,7 @@ def verdicts(options: argparse.Namespace) -> list[dict[str, Any]]:
         return knows.embedded(model, replace(rows, name=name), cache)
 
     gallery, known = part(data.train, "gallery", known=True), part(data.test, "known", known=True)
-    trial = knows.Trial(gallery, known, part(data.test, "unknown", known=False), 64)
+    trial = knows.OwnTrial(gallery, known, part(data.test, "unknown", known=False), 64)
     names = np.array(trial.names)
     result = []
     for by in ("gallery", "photos"):

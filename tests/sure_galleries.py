@@ -1,4 +1,4 @@
-"""A gallery that owns its codebooks and holds enough images to know how likely its answers are."""
+"""Galleries that hold enough images to know how likely their answers are."""
 
 from __future__ import annotations
 
@@ -9,12 +9,13 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
-from made_up_galleries import general_embedding, make_own_store
+from made_up_galleries import FakeModel, general_embedding, make_own_store, make_store
 from own_galleries import add
-from phpq.additive.chances import ACCEPTED, NEVER, Chances
+from phpq.additive.chances import ACCEPTED, NEVER, Calibration, Chances
 from phpq.codes import FloatArray
 from phpq.gallery import GalleryStore
-from phpq.gallery.owned import write_codebooks
+from phpq.gallery.owned import write_codebooks, write_said
+from phpq.model.checkpoint import WEIGHTS, stored_fingerprint, write_chances
 
 # Near ones have names of one family.
 COLOURS = {
@@ -55,11 +56,23 @@ def question(kind: str, seed: int = 9) -> FloatArray:
     return general_embedding(np.array(shades(kind, 1, seed), np.uint8))
 
 
-def sure_at(gallery: Path, level: int | None) -> None:
-    """Let a gallery, however small, be sure at a level, whatever it is asked; None: at none."""
-    store = GalleryStore.open(gallery)
+def coded_store(folder: Path, *, kinds: list[str] | None = None) -> GalleryStore:
+    """Make a gallery of 25 pictures of each of six kinds, with the codebooks of its model."""
+    store = make_store(folder)
+    add(store, photos(kinds or list(COLOURS), 25, seed=0), batch_size=256)
+    return store
+
+
+def coded_question(kind: str, seed: int = 9) -> FloatArray:
+    """Return the same as `question` in the space of the model's codes."""
+    shade = np.array(shades(kind, 1, seed), np.uint8)
+    return FakeModel().embed_pixels(shade[:, :, None, None])
+
+
+def certain(level: int | None) -> Chances:
+    """Return chances that are sure at a level, whatever is asked; None: at none."""
     told = (0.5,) * len(ACCEPTED)
-    chances = Chances(
+    return Chances(
         weights=(1.0, 0.0, 0.0, 0.0),
         kin=((0.0, 1.0),),
         cut_offs=tuple((0.0 if at == level else NEVER,) * len(ACCEPTED) for at in (0, 1)),
@@ -67,6 +80,25 @@ def sure_at(gallery: Path, level: int | None) -> None:
         answered=told,
         images=100,
     )
+
+
+def sure_model(model: Path, level: int | None) -> Calibration:
+    """Let the model of a folder be sure at a level, as if `phpq train` had fitted that."""
+    said = Calibration(sharpness=4.0, chances=certain(level))
+    write_chances(model, said, stored_fingerprint(model / WEIGHTS))
+    return said
+
+
+def sure_at(gallery: Path, level: int | None) -> None:
+    """Let a gallery, however small, be sure at a level, whatever it is asked; None: at none."""
+    store = GalleryStore.open(gallery)
+    chances = certain(level)
+    if not store.manifest.owns_codebooks:
+        labels = store.dataset.to_table(columns=["label"])["label"].unique().to_pylist()
+        said = Calibration(sharpness=4.0, chances=chances, parents=dict.fromkeys(labels, FAMILY))
+        with store.changing():
+            store.describe(replace(store.manifest, chances=write_said(store.folder, said)))
+        return
     with store.changing():
         books = store.own_codebooks()
         parents = dict.fromkeys(books.class_names, FAMILY)

@@ -26,6 +26,7 @@ from served_galleries import (
     running,
     shared_gallery,
 )
+from sure_galleries import sure_model
 
 
 @pytest.fixture(scope="module")
@@ -161,6 +162,25 @@ def test_a_busy_server_is_asked_again_but_not_for_a_change(
         with pytest.raises(BusyError, match="busy"):
             client.delete("a")
         assert asked == ["GET", "GET", "GET", "DELETE"]
+
+
+def test_a_model_that_knows_its_doubt_is_served(client: Client, tmp_path: Path) -> None:
+    assert client.info()["kinds"] is False
+    folder = copy_gallery(tmp_path)
+    sure_model(folder / "model", 0)
+    with running(folder) as address, Client(address) as other:
+        assert (other.info()["kinds"], other.info()["codebooks"]) == (True, "model")
+        found = other.search(new_photo(2), 5)
+        expected = Gallery.open(folder, device="cpu").search(Image.open(io.BytesIO(new_photo(2))))
+        assert found.verdict is not None
+        assert expected.verdict is not None
+        assert (found.verdict.by, found.verdict.label) == ("kinds", expected.verdict.label)
+        assert found.verdict.probability == pytest.approx(expected.verdict.probability, abs=1e-4)
+        assert found.verdict.sure is not None
+        assert found[0].probability == pytest.approx(expected[0].probability, abs=1e-4)
+        itself = other.search_id(ids()[1], 5)
+        assert itself.verdict is not None
+        assert (itself.verdict.sure, itself[0].probability) == (None, None)
 
 
 def test_a_verdict_by_kinds_is_told_from_one_by_hits(client: Client, gallery: Gallery) -> None:

@@ -21,11 +21,13 @@ def make(folder: Path) -> None:
     """Train a tiny model with its ONNX files, and write the images that it learned from."""
     from phpq.data import write_plumage
     from phpq.training import train_run
+    from sure_galleries import sure_model
     from tiny_runs import tiny_birds, tiny_config
 
     birds = tiny_birds()
     write_plumage(folder / "birds", birds)
     train_run(birds, tiny_config("training.onnx=true"), folder / "run", device="cpu")
+    sure_model(folder / "run", 0)  # so few images tell nothing of that
 
 
 def use(folder: Path) -> None:
@@ -36,6 +38,8 @@ def use(folder: Path) -> None:
     assert added["added"] == len(list(birds.rglob("*.png"))), added
     (found,) = phpq("search", gallery, photo, "--why")["queries"]
     assert found["hits"][0]["score"] >= found["hits"][1]["score"], found
+    assert found["verdict"]["sure"]["label"] == found["verdict"]["label"], found
+    assert 0 < found["hits"][0]["probability"] <= 1, found
     scores = phpq("evaluate", folder / "run", birds, "--out", folder / "evaluation")
     assert 0 < scores["map"]["12"] <= 100, scores
     assert phpq("gallery", "info", gallery)["images"] == added["added"]

@@ -272,7 +272,7 @@ def default_folder(dataset: Dataset, config: RunConfig) -> Path:
 
 def describe_run(folder: Path) -> dict[str, Any]:
     """Return the settings, the progress and the results of a run."""
-    from phpq.model.checkpoint import STATE, WEIGHTS, read_card
+    from phpq.model.checkpoint import STATE, WEIGHTS, describe_chances, read_card
 
     card = read_card(folder)
     rows = read_rows(folder)
@@ -301,6 +301,7 @@ def describe_run(folder: Path) -> dict[str, Any]:
             name: last.get(name) for name in ("distinct_codes", "dead_codewords", "entropy_bits")
         },
         "evaluation": evaluation,
+        "probabilities": describe_chances(folder),
         "config": to_dict(card.config),
     }
 

@@ -9,9 +9,19 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from phpq.additive import AdditiveCodebooks, calibrated, fit_additive, softmax, unit_rows
+from phpq.additive import (
+    AdditiveCodebooks,
+    CodeKinds,
+    calibrated,
+    calibrated_codes,
+    code_kinds,
+    fit_additive,
+    number_labels,
+    softmax,
+    unit_rows,
+)
 from phpq.additive.chances import ACCEPTED
-from phpq.codes import FloatArray
+from phpq.codes import Codebooks, FloatArray, normalise_sub_vectors
 from phpq.errors import FormatError
 
 Bools = NDArray[np.bool_]
@@ -36,7 +46,18 @@ def books() -> AdditiveCodebooks:
     return calibrated(fit_additive(rows, labels, num_codebooks=2), rows, labels)
 
 
-def asked(books: AdditiveCodebooks) -> tuple[NDArray[np.float64], Bools, Bools]:
+@pytest.fixture(scope="module")
+def coded() -> CodeKinds:
+    """Return kinds by codes of 12 codebooks, whose words are parts of some of the rows."""
+    rows, labels = draw(KINDS, 20, seed=0)
+    parts = normalise_sub_vectors(rows, 12).reshape(len(rows), 12, 2)
+    chosen = np.random.default_rng(1).permutation(len(rows))[:64]
+    books = Codebooks(np.ascontiguousarray(parts[chosen].transpose(1, 0, 2)))
+    names = tuple(sorted(set(labels)))
+    return code_kinds(books, books.encode(rows), number_labels(labels, names), names)
+
+
+def asked(books: AdditiveCodebooks | CodeKinds) -> tuple[NDArray[np.float64], Bools, Bools]:
     """Return chances of the best class, whether it is right, and whether the photo is known."""
     known_rows, known_labels = draw(KINDS, 20, seed=7)
     absent_rows, absent_labels = draw(ABSENT, 60, seed=8)  # as many
@@ -134,3 +155,55 @@ def test_damaged_probabilities_are_named(books: AdditiveCodebooks) -> None:
         AdditiveCodebooks.from_bytes(changed(books.to_bytes(), {"chances": {"weights": [1]}}))
     with pytest.raises(FormatError, match="damaged"):
         AdditiveCodebooks.from_bytes(changed(books.to_bytes(), {"chances": [1]}))
+
+
+def test_chances_of_codes_come_true_where_unknown_photos_fit_them(coded: CodeKinds) -> None:
+    known, strangers = draw(KINDS, 20, seed=3), draw(ABSENT, 40, seed=4)
+    photos = np.concatenate([known[0], strangers[0]]), known[1] + strangers[1]
+    kinds = calibrated_codes(coded, photos)
+    assert kinds.chances is not None
+    assert (kinds.chances.images, kinds.chances.held_out) == (len(known[1]), True)
+    best, right, _ = asked(kinds)
+    assert best.mean() == pytest.approx(right.mean(), abs=0.06)
+    for accepted in (0.2, 0.4):
+        named = best >= kinds.chances.cut_off(0, accepted)
+        assert named.any()
+        assert 1 - right[named].mean() <= accepted + 0.1
+
+
+def test_without_unknown_photos_classes_are_left_out(coded: CodeKinds) -> None:
+    photos = draw(KINDS, 20, seed=3)
+    kinds = calibrated_codes(coded, photos)
+    assert kinds.chances is not None
+    # A mean that lacks the own class is lower for that alone: it must not count.
+    assert kinds.chances.weights[2] == 0
+    best, _, known = asked(kinds)
+    assert best[known].mean() > 1.5 * best[~known].mean()
+    few = draw(ABSENT, 1, seed=4)
+    mixed = calibrated_codes(coded, (np.concatenate([photos[0], few[0]]), photos[1] + few[1]))
+    assert mixed.chances is not None
+    assert mixed.chances.weights[2] == 0
+
+
+def test_parents_of_codes_are_fitted_too(coded: CodeKinds) -> None:
+    parents = {name: f"family {int(name.split()[1]) // 4}" for name in coded.class_names}
+    kinds = calibrated_codes(replace(coded, parents=parents), draw(KINDS, 20, seed=3))
+    assert kinds.chances is not None
+    assert (len(kinds.chances.kin), len(kinds.chances.cut_offs)) == (1, 2)
+
+
+def test_scores_of_any_length_are_told_the_same(coded: CodeKinds) -> None:
+    photos = draw(KINDS, 20, seed=3)
+    kinds = calibrated_codes(coded, photos)
+    long = calibrated_codes(replace(coded, prototypes=coded.prototypes * 50), photos)
+    assert kinds.chances is not None
+    assert long.chances is not None
+    assert long.sharpness == pytest.approx(kinds.sharpness / 50, rel=1e-3)
+    assert long.chances.named == pytest.approx(kinds.chances.named, abs=0.02)
+
+
+@pytest.mark.parametrize(("kinds", "count"), [(KINDS[:4], 40), (KINDS, 4), ([], 0)])
+def test_too_few_photos_tell_nothing_of_codes(
+    coded: CodeKinds, kinds: list[int], count: int
+) -> None:
+    assert calibrated_codes(coded, draw(kinds, count, seed=3)).chances is None

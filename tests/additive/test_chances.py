@@ -11,13 +11,16 @@ import pytest
 from phpq.additive.chances import (
     ACCEPTED,
     NEVER,
+    Calibration,
     Chances,
     cut_off_at,
     fit_logistic,
     levels,
     lineage,
     looks,
+    renamed_parents,
     sigmoid,
+    told_shares,
 )
 
 PARENTS = {"a": "A", "b": "A", "c": "C", "A": "top", "C": "top"}
@@ -140,3 +143,40 @@ def test_the_likeliest_parent_by_plain_loops() -> None:
             assert (first.names[number], share) == (winner, pytest.approx(sums[winner]))
     best, numbers = first.likeliest(shares, np.array([names.index("d")]))
     assert (set(best), set(numbers)) == ({0.0}, {-1})
+
+
+def test_what_is_kept_of_it_comes_back() -> None:
+    for said in (
+        Calibration(sharpness=3.5, chances=some_chances(), parents=PARENTS),
+        Calibration(parents={"a": "A"}),
+    ):
+        assert Calibration.from_facts(json.loads(json.dumps(said.to_facts()))) == said
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"sharpness": math.nan},
+        {"sharpness": "much"},
+        {"parents": ["a"]},
+        {"chances": {"weights": [1]}},
+        {"chances": 3},
+    ],
+)
+def test_what_nobody_wrote_is_refused(changes: dict[str, object]) -> None:
+    facts = Calibration(chances=some_chances()).to_facts() | changes
+    with pytest.raises((ValueError, KeyError, TypeError)):
+        Calibration.from_facts(facts)
+
+
+def test_parents_follow_names() -> None:
+    renamed = renamed_parents(PARENTS, {"a": "z", "b": "A"})  # the second takes a parent's name
+    assert renamed == {"z": "A", "c": "C", "A": "top", "C": "top"}
+
+
+def test_chances_without_parents_say_of_classes_what_they_said() -> None:
+    chances = some_chances()
+    bare = chances.of_classes()
+    assert (bare.kin, bare.cut_offs, bare.answered) == ((), chances.cut_offs[:1], chances.named)
+    told = told_shares(bare, 0.05)
+    assert (told["images"], told["named"]) == (100, told["answered"])

@@ -15,27 +15,33 @@ pytestmark = pytest.mark.slow  # a real browser
 
 
 @pytest.fixture(scope="module")
-def own(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return make_gallery(tmp_path_factory.mktemp("sure"), codebooks="own", bits=16)
+def galleries(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """Return a gallery with codebooks of its own, and one with those of its model."""
+    own = make_gallery(tmp_path_factory.mktemp("sure"), codebooks="own", bits=16)
+    return {"own": own, "model": make_gallery(tmp_path_factory.mktemp("coded"))}
 
 
 @pytest.mark.parametrize(
-    ("level", "name", "hint", "said"),
+    ("of", "level", "name", "hint", "said"),
     [
-        (0, "kind", " likely. Names are given so that at most 5 % are wrong.", "Most likely "),
-        (1, FAMILY, "which kind is not sure", f"Most likely {FAMILY}"),
-        (None, "Unknown", "No name is sure enough", "Unknown. The nearest kinds: "),
+        ("own", 0, "kind", " likely. Names are given so that at most 5 % are", "Most likely "),
+        ("own", 1, FAMILY, "which kind is not sure", f"Most likely {FAMILY}"),
+        ("own", None, "Unknown", "No name is sure enough", "Unknown. The nearest kinds: "),
+        ("model", 0, "kind", " likely. Names are given so that at most 5 % are", "Most likely "),
+        ("model", None, "Unknown", "No name is sure enough", "Unknown. The nearest kinds: "),
     ],
 )
 def test_what_is_sure_is_said(
-    own: Path,
+    galleries: dict[str, Path],
     open_context: Callable[..., BrowserContext],
     pictures: Path,
+    of: str,
     level: int | None,
     name: str,
     hint: str,
     said: str,
 ) -> None:
+    own = galleries[of]
     sure_at(own, level)
     with Site(own) as site:
         for phone in (False, True):
@@ -49,7 +55,7 @@ def test_what_is_sure_is_said(
             for look in ("light", "dark"):
                 page.emulate_media(color_scheme=look)
                 size = "narrow" if phone else "wide"
-                page.screenshot(path=pictures / f"sure-{level}-{look}-{size}.png")
+                page.screenshot(path=pictures / f"sure-{of}-{level}-{look}-{size}.png")
             assert errors == []
 
 

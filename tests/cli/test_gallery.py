@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -8,9 +9,11 @@ from pyarrow import parquet
 from command_line import phpq, refused
 from made_up_galleries import make_record, make_store
 from own_galleries import add, filled, pictures
+from phpq.additive import Calibration
 from phpq.cli.gallery import plural, readable_bytes
 from phpq.gallery import GalleryStore, VerifyReport
-from sure_galleries import PARENTS, sure_store
+from phpq.gallery.owned import write_said
+from sure_galleries import PARENTS, certain, coded_store, sure_store
 
 
 @pytest.fixture
@@ -171,3 +174,19 @@ def test_probabilities_are_told_and_parents_set(tmp_path: Path) -> None:
     assert "not known: at least 100 labelled images" in told
     said = refused("gallery", "calibrate", tmp_path / "small", tmp_path / "no photos")
     assert said
+
+
+def test_probabilities_of_a_models_codes_are_told(tmp_path: Path) -> None:
+    store = coded_store(tmp_path / "g")
+    told = " ".join(phpq("gallery", "info", tmp_path / "g").out.split())
+    assert "not known: neither the model nor the gallery was fitted" in told
+    table = tmp_path / "parents.csv"
+    table.write_text("red light,red\nred dark,red\n")
+    content = phpq("gallery", "parents", tmp_path / "g", table, "--json").json()
+    assert (content["children"], content["parents"], content["known"]) == (2, 1, False)
+    said = Calibration(chances=certain(0), parents={"red light": "red"})
+    with store.changing():
+        store.describe(replace(store.manifest, chances=write_said(store.folder, said)))
+    told = " ".join(phpq("gallery", "info", tmp_path / "g").out.split())
+    assert "fitted to 100 photos; at 5% wrong names 50%" in told
+    assert "parents 1 name" in told

@@ -10,6 +10,7 @@ from finished_runs import copy_run
 from phpq.cli.search import _share, _told
 from phpq.gallery import Gallery
 from phpq.hits import Found, Sure
+from sure_galleries import sure_model
 from tiny_runs import tiny_birds
 
 
@@ -31,6 +32,19 @@ def test_a_table_for_each_photograph(tmp_path: Path) -> None:
             in outcome.out
         )
         assert len(query["hits"]) == 2
+
+
+def test_a_model_that_knows_its_doubt_says_what_is_sure(tmp_path: Path) -> None:
+    run, photo = copy_run(tmp_path / "run"), tmp_path / "one.png"
+    tiny_birds().test.read(0).save(photo)
+    for level, said in ((0, "likely "), (None, "unknown: no name is sure enough")):
+        sure_model(run, level)
+        outcome = phpq("search", run, photo, "--top-k", "2")
+        assert outcome.code == 0, outcome.err
+        assert f"\n{said}" in outcome.out
+        assert "same kind" in outcome.out
+    told = " ".join(phpq("info", run).out.split())
+    assert "fitted to 100 images that the model did not learn from; at 5% wrong names" in told
 
 
 def test_a_gallery_is_searched_with_filters(tmp_path: Path) -> None:

@@ -37,6 +37,21 @@ def test_what_is_written_is_read(tmp_path: Path) -> None:
     assert manifest.created.endswith("+00:00")
 
 
+def test_what_a_gallery_says_of_its_doubt_is_said_only_where_there_is_something(
+    tmp_path: Path,
+) -> None:
+    plain = new_manifest(make_codebooks(), "abc")
+    assert "chances" not in plain.to_dict()
+    told = replace(plain, chances="abc123")
+    assert parse_manifest(told.to_dict(), tmp_path) == told
+    assert told.of_one_gallery(plain)
+    upgraded = replace(told, format_version=3, before=2)
+    assert parse_manifest(upgraded.to_dict(), tmp_path) == upgraded
+    for bad in ("../other", 3):
+        with pytest.raises(FormatError, match="damaged"):
+            parse_manifest(plain.to_dict() | {"chances": bad}, tmp_path)
+
+
 def test_a_gallery_that_owns_its_codebooks_says_so(tmp_path: Path) -> None:
     plain = new_manifest(make_codebooks(), "abc")
     assert plain.to_dict()["format_version"] == 1

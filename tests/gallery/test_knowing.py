@@ -7,13 +7,15 @@ from typing import Any
 
 import pytest
 
-from made_up_galleries import FakeModel, make_own_store, make_store
-from own_galleries import add, fit_again
-from phpq.errors import ConfigError, DataError
+from made_up_galleries import FakeModel, make_own_store
+from own_galleries import add, codes_of, fit_again
+from phpq.errors import ConfigError, DataError, FormatError
 from phpq.gallery import GalleryStore
 from phpq.gallery.knowing import calibrate, describe, read_parents, set_parents
 from phpq.gallery.labels import rename_labels
-from sure_galleries import COLOURS, PARENTS, STRANGE, photos, sure_store
+from phpq.gallery.owned import SAID, read_said
+from phpq.gallery.repair import verify_store
+from sure_galleries import COLOURS, PARENTS, STRANGE, coded_store, photos, sure_store
 
 
 def by_photos(store: GalleryStore, source: Any) -> dict[str, Any]:
@@ -57,10 +59,72 @@ def test_what_cannot_calibrate_is_refused(tmp_path: Path) -> None:
     assert bare.own_codebooks().chances is not None  # fitted while embeddings were there
     with pytest.raises(ConfigError, match="keeps no embeddings"):
         by_photos(bare, photos(list(COLOURS), 20, seed=4))
-    with pytest.raises(ConfigError, match="codebooks of its model"):
-        by_photos(make_store(tmp_path / "model"), [])
-    with pytest.raises(ConfigError, match="codebooks of its model"):
-        set_parents(make_store(tmp_path / "other"), {})
+
+
+def test_photos_calibrate_a_gallery_with_the_codebooks_of_its_model(tmp_path: Path) -> None:
+    store = coded_store(tmp_path / "g")
+    codes, told = codes_of(store), describe(store)
+    assert (told["known"], told["parents"]) == (False, 0)
+    assert "phpq gallery calibrate" in told["why_not"]
+    told = by_photos(store, photos([*COLOURS, *STRANGE], 20, seed=4))
+    assert (told["by"], told["images"], told["known"]) == ("photos", 120, True)
+    opened = GalleryStore.open(store.folder)
+    assert opened.manifest.format_version == 1  # programs of before open it, and know no doubt
+    assert read_said(opened.folder, opened.manifest).chances is not None
+    assert codes_of(opened) == codes
+    assert describe(opened) == told
+
+
+def test_too_few_photos_change_nothing_of_such_a_gallery(tmp_path: Path) -> None:
+    store = coded_store(tmp_path / "g")
+    version = store.version
+    with pytest.raises(DataError, match="12 photos do not suffice"):
+        by_photos(store, photos(list(COLOURS), 2, seed=4))
+    with pytest.raises(DataError, match="No labelled photo"):
+        by_photos(store, [])
+    with pytest.raises(ConfigError, match="neither a label of the gallery"):
+        set_parents(store, {"no such": "red"})
+    opened = GalleryStore.open(store.folder)
+    assert (opened.version, opened.manifest.chances) == (version, "")
+
+
+def test_parents_of_such_a_gallery_stay_until_they_are_changed(tmp_path: Path) -> None:
+    store = coded_store(tmp_path / "g")
+    told = set_parents(store, PARENTS)
+    assert (told["known"], told["children"], told["parents"]) == (False, 8, 5)
+    told = by_photos(store, photos(list(COLOURS), 20, seed=4))
+    chances = read_said(store.folder, store.manifest).chances
+    assert chances is not None
+    assert (told["parents"], len(chances.kin)) == (5, 2)
+    rename_labels(store, {"red dark": "crimson"})
+    said = read_said(store.folder, store.manifest)
+    assert (said.parents["crimson"], said.chances) == ("red", chances)
+    add(store, photos(["yellow"], 3, seed=1))
+    store.compact()  # which removes the files of before
+    store = GalleryStore.open(store.folder)
+    assert [path.stem for path in (store.folder / SAID).iterdir()] == [store.manifest.chances]
+    # Other parents have not been fitted to: a parent needs what a kind needs.
+    told = set_parents(store, {"blue dark": "blue"})
+    said = read_said(store.folder, store.manifest)
+    assert said.chances == chances.of_classes()
+    assert (told["known"], told["parents"], told["named"]) == (True, 1, told["answered"])
+    assert set_parents(store, {})["parents"] == 0
+
+
+def test_a_damaged_file_of_such_a_gallery_is_named_and_given_up(tmp_path: Path) -> None:
+    store = coded_store(tmp_path / "g")
+    set_parents(store, PARENTS)
+    path = store.folder / SAID / f"{store.manifest.chances}.json"
+    path.write_text(path.read_text().replace("warm", "worm"))
+    with pytest.raises(FormatError, match=r"is not what was written.* verify --repair"):
+        describe(store)
+    assert not verify_store(store.folder).sound
+    assert verify_store(store.folder, repair=True).sound
+    assert describe(GalleryStore.open(store.folder))["parents"] == 0
+    set_parents(store, PARENTS)
+    path.unlink()
+    with pytest.raises(FormatError, match="cannot be read"):
+        describe(store)
 
 
 def test_parents_stay_until_they_are_changed(tmp_path: Path) -> None:

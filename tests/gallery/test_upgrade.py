@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -13,6 +14,7 @@ from numpy.typing import NDArray
 
 from made_up_galleries import FakeModel, make_own_store, make_store
 from own_galleries import KINDS, add, codes_of, expected_codes, filled, fit_again, write_pictures
+from phpq.additive import Calibration
 from phpq.codes import Codebooks, FloatArray, Space
 from phpq.config import DataConfig
 from phpq.errors import ConfigError, DataError, NotTrainedError
@@ -20,9 +22,10 @@ from phpq.gallery import GalleryStore, _embedded
 from phpq.gallery.folder import EMBEDDING_LOCK, MANIFEST, read_manifest, writing
 from phpq.gallery.ingest import Ingest
 from phpq.gallery.models import MODEL, MODELS
-from phpq.gallery.owned import BOOKS, SIDE
+from phpq.gallery.owned import BOOKS, SIDE, read_said, write_said
 from phpq.gallery.repair import verify_store
 from phpq.gallery.upgrade import UpgradeReport, drop_old, rollback, upgrade
+from sure_galleries import certain
 
 
 class OtherModel(FakeModel):
@@ -332,3 +335,17 @@ def test_a_model_folder_of_a_manifest_is_a_name(tmp_path: Path) -> None:
     path.write_text(path.read_text().replace('"model": ""', '"model": "../elsewhere"'))
     with pytest.raises(Exception, match="do not fit together"):
         GalleryStore.open(store.folder)
+
+
+def test_parents_stay_and_chances_of_other_codes_go(tmp_path: Path) -> None:
+    store = with_files(tmp_path, own=False)
+    parents = {"red": "warm", "blue": "cold"}
+    said = Calibration(sharpness=2.0, chances=certain(0), parents=parents)
+    with store.changing():
+        store.describe(replace(store.manifest, chances=write_said(store.folder, said)))
+    give(store, OtherModel())
+    assert read_said(store.folder, store.manifest) == Calibration(parents=parents)
+    assert give(store, OtherModel()).changed is False
+    store.compact()  # which leaves what a rollback needs
+    rollback(store)
+    assert read_said(store.folder, store.manifest) == said

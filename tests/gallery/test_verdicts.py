@@ -2,20 +2,38 @@
 
 from __future__ import annotations
 
+import shutil
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from own_galleries import view_of
-from phpq.additive import AdditiveCodebooks, softmax
-from phpq.errors import ConfigError
-from phpq.gallery.knowing import set_parents
+from made_up_galleries import DIM, FakeModel, make_codebooks
+from own_galleries import codes_of, view_of
+from phpq.additive import AdditiveCodebooks, Calibration, softmax
+from phpq.config import RunConfig
+from phpq.errors import ConfigError, FormatError
+from phpq.gallery import GalleryStore
+from phpq.gallery.knowing import calibrate, describe, set_parents
+from phpq.gallery.models import MODEL
+from phpq.gallery.owned import read_said
+from phpq.gallery.shards import LocalShards
 from phpq.gallery.verdicts import tell
-from phpq.gallery.view import Page
+from phpq.gallery.view import GalleryView, Page
 from phpq.hits import Sure
-from sure_galleries import COLOURS, PARENTS, STRANGE, question, sure_store
+from phpq.model.checkpoint import ModelCard, write_card, write_chances
+from sure_galleries import (
+    COLOURS,
+    PARENTS,
+    STRANGE,
+    certain,
+    coded_question,
+    coded_store,
+    photos,
+    question,
+    sure_store,
+)
 
 ALL = np.arange(len(COLOURS))
 
@@ -112,6 +130,102 @@ def test_hits_and_verdicts_of_a_search_carry_them(tmp_path: Path) -> None:
     itself = view.search(view.query_of(record), Page(), leave_out=(place,))
     assert itself.verdict is not None
     assert (itself.verdict.sure, itself[0].probability) == (None, None)
+
+
+@pytest.fixture(scope="module")
+def coded(tmp_path_factory: pytest.TempPathFactory) -> GalleryStore:
+    """Return a gallery with the codebooks of its model, which is calibrated and has parents."""
+    store = coded_store(tmp_path_factory.mktemp("coded") / "g")
+    set_parents(store, PARENTS)
+    calibrate(store, lambda: FakeModel().model, photos([*COLOURS, *STRANGE], 60, seed=4))
+    return store
+
+
+@pytest.mark.parametrize("kind", [*COLOURS, *STRANGE])
+def test_hits_of_a_models_codes_carry_probabilities(coded: GalleryStore, kind: str) -> None:
+    found = view_of(coded).search(coded_question(kind)[0], Page(top_k=60))
+    said, words = read_said(coded.folder, coded.manifest), make_codebooks()
+    assert said.chances is not None
+    scores = []  # by loops over the images of each class
+    for name in sorted(COLOURS):
+        images = [code for id, code in codes_of(coded).items() if id.startswith(name)]
+        mean = np.mean([words.decode(np.frombuffer(c, np.uint8)[None])[0] for c in images], axis=0)
+        scores.append(float(words.vectors(coded_question(kind))[0] @ mean / np.linalg.norm(mean)))
+    known = said.chances.known(np.array([scores]), said.sharpness)[0]
+    shares = softmax(said.sharpness * np.array([scores]))[0]
+    by_hand = dict(zip(sorted(COLOURS), (known * shares).tolist(), strict=True))
+    verdict = found.verdict
+    assert verdict is not None
+    assert (verdict.by, verdict.label) == ("kinds", max(by_hand, key=by_hand.__getitem__))
+    assert verdict.probability == pytest.approx(max(by_hand.values()), abs=1e-4)
+    assert verdict.sure is not None
+    for hit in found:
+        assert hit.probability == pytest.approx(by_hand[str(hit.label)], abs=1e-4)
+
+
+def test_shards_tell_the_same_bits(coded: GalleryStore) -> None:
+    queries = np.concatenate([coded_question(kind) for kind in (*COLOURS, *STRANGE)])
+    pages = [Page(top_k=7), Page(labels=("red light", "blue dark")), Page(where="id LIKE '%1%'")]
+    whole = view_of(coded)
+    cut = GalleryView(GalleryStore.open(coded.folder), make_codebooks(), LocalShards(3))
+    for page in pages:
+        assert cut.search_many(queries, page) == whole.search_many(queries, page)
+
+
+def test_images_of_the_gallery_itself_have_no_probability(coded: GalleryStore) -> None:
+    view = view_of(coded)
+    place, record = view.find("red light/0/0")
+    itself = view.search(view.query_of(record), Page(), leave_out=(place,))
+    assert itself.verdict is not None
+    assert (itself.verdict.by, itself.verdict.sure) == ("kinds", None)
+    assert itself[0].probability is None
+
+
+def test_the_models_chances_hold_for_kinds_that_it_learned(tmp_path: Path) -> None:
+    store = coded_store(tmp_path / "g")
+    asked, plain = coded_question("red light")[0], Page(top_k=5)
+    before = view_of(store).search(asked, plain)
+    assert before.verdict is not None
+    assert (before.verdict.by, before[0].probability) == ("hits", None)  # as galleries of before
+    said = Calibration(sharpness=3.0, chances=certain(0))
+    home = store.folder / MODEL
+    names = ("red light", "red dark", "blue dark", "another")
+    write_card(home, ModelCard(config=RunConfig(), class_names=names, dataset="colours"))
+    write_chances(home, said, "made-up")
+    found = view_of(store).search(asked, plain)
+    assert found.verdict is not None
+    assert (found.verdict.by, found.verdict.label) == ("kinds", "red light")
+    assert describe(store)["by"] == "model"
+    # Parents are said of the gallery, chances are still those of the model.
+    assert set_parents(store, PARENTS)["by"] == "model"
+    # What is fitted for the gallery itself wins.
+    told = calibrate(store, lambda: FakeModel().model, photos(list(COLOURS), 20, seed=4))
+    assert told["by"] == "photos"
+    set_parents(store, {})
+    strange = coded_store(tmp_path / "h", kinds=["green light", "green dark", "red dark"])
+    shutil.copytree(home, strange.folder / MODEL)
+    assert "kinds the model never learned" in describe(strange)["why_not"]
+    verdict = view_of(strange).search(asked, plain).verdict
+    assert verdict is not None
+    assert verdict.by == "hits"
+
+
+def test_chances_of_other_weights_are_refused(tmp_path: Path) -> None:
+    store = coded_store(tmp_path / "g")
+    (store.folder / MODEL).mkdir()
+    write_chances(store.folder / MODEL, Calibration(chances=certain(0)), "other weights")
+    with pytest.raises(FormatError, match="does not belong to the weights"):
+        view_of(store).search(coded_question("red light")[0], Page())
+
+
+def test_very_many_labels_are_told_by_hits(
+    coded: GalleryStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("phpq.gallery.verdicts._MOST_VALUES", 5 * DIM)
+    verdict = view_of(coded).search(coded_question("red light")[0], Page()).verdict
+    assert verdict is not None
+    assert verdict.by == "hits"
+    assert describe(coded)["why_not"] == "6 labels are too many to compare with each"
 
 
 def test_shares_are_between_none_and_all(tmp_path: Path) -> None:

@@ -14,13 +14,19 @@ from phpq.config import CONFIG_FILE
 from phpq.errors import FormatError, NotTrainedError
 from phpq.model import Network
 from phpq.model.checkpoint import (
+    CHANCES,
     WEIGHTS,
     ModelCard,
+    copy_chances,
+    describe_chances,
     read_card,
+    read_chances,
     read_network,
+    stored_fingerprint,
     write_card,
     write_weights,
 )
+from sure_galleries import sure_model
 from tiny_runs import CLASSES, SIDE, tiny_config, tiny_network
 
 
@@ -145,3 +151,33 @@ def test_a_crash_while_writing_the_card_keeps_the_old_one(
     monkeypatch.undo()
     assert read_card(folder) == make_card()
     assert sorted(path.name for path in folder.iterdir()) == [CONFIG_FILE, WEIGHTS]
+
+
+def test_chances_come_back_and_are_told(folder: Path) -> None:
+    mine = stored_fingerprint(folder / WEIGHTS)
+    assert read_chances(folder, mine) is None
+    assert describe_chances(folder)["known"] is False
+    assert "phpq train" in describe_chances(folder)["why_not"]
+    said = sure_model(folder, 0)
+    assert read_chances(folder, mine) == said
+    told = describe_chances(folder)
+    assert (told["known"], told["by"], told["images"], told["named"]) == (True, "model", 100, 0.5)
+
+
+@pytest.mark.parametrize("text", ["{", "[]", "{}", '{"sharpness": 1, "chances": 2}'])
+def test_damaged_chances_are_named(folder: Path, text: str) -> None:
+    (folder / CHANCES).write_text(text)
+    with pytest.raises(FormatError, match=r"chances\.json' is damaged.*or delete it"):
+        read_chances(folder, "any")
+
+
+def test_chances_go_with_their_weights_alone(folder: Path, tmp_path: Path) -> None:
+    said, mine = sure_model(folder, 0), stored_fingerprint(folder / WEIGHTS)
+    with pytest.raises(FormatError, match="does not belong to the weights beside it"):
+        read_chances(folder, "others")
+    copy_chances(folder, tmp_path, mine)
+    assert read_chances(tmp_path, mine) == said
+    copy_chances(folder, tmp_path, "others")  # what was there is of no use any more
+    assert not (tmp_path / CHANCES).exists()
+    copy_chances(None, tmp_path, mine)
+    assert not (tmp_path / CHANCES).exists()

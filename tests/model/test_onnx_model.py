@@ -15,9 +15,18 @@ from finished_runs import copy_onnx_run
 from phpq.codes import Codebooks
 from phpq.data import decode_all
 from phpq.errors import ConfigError, FormatError, NotTrainedError, UnknownNameError
+from phpq.gallery import Gallery
 from phpq.model import Model, TorchModel, load, onnx_model
-from phpq.model.checkpoint import GENERAL, WEIGHTS, read_card, write_weights
+from phpq.model.checkpoint import (
+    GENERAL,
+    WEIGHTS,
+    describe_chances,
+    read_card,
+    read_chances,
+    write_weights,
+)
 from phpq.model.onnx_model import OnnxModel, codebook_facts
+from sure_galleries import sure_model
 from tiny_runs import SIDE, tiny_birds, tiny_network
 
 
@@ -75,6 +84,7 @@ def test_embeddings_and_codes_are_those_of_torch(
 
 
 def test_a_copy_needs_no_weights(run: Path, tmp_path: Path, pixels: NDArray[np.uint8]) -> None:
+    said = sure_model(run, 0)
     model = OnnxModel(run, read_card(run))
     copy = model.save(tmp_path / "copy")
     assert (copy / WEIGHTS).read_bytes() == (run / WEIGHTS).read_bytes()
@@ -84,6 +94,27 @@ def test_a_copy_needs_no_weights(run: Path, tmp_path: Path, pixels: NDArray[np.u
     assert isinstance(again, OnnxModel)
     np.testing.assert_array_equal(again.embed_pixels(pixels), model.embed_pixels(pixels))
     assert again.fingerprint() == model.fingerprint()
+    assert read_chances(copy, again.fingerprint()) == said
+    assert describe_chances(copy)["known"] is True
+
+
+def test_answers_are_as_likely_as_with_torch(run: Path, tmp_path: Path) -> None:
+    sure_model(run, 0)
+    birds = tiny_birds()
+    made = Gallery.create(tmp_path / "g", OnnxModel(run, read_card(run)))
+    names = [birds.class_names[label] for label in birds.train.labels]
+    rows = [{"id": f"{n}", "image": birds.train.read(n), "label": names[n]} for n in range(24)]
+    made.add(rows)
+    verdicts = []
+    for runtime in ("torch", "onnx"):
+        opened = Gallery.open(tmp_path / "g", device="cpu", runtime=runtime)
+        found = opened.search(birds.test.read(0), 5)
+        assert found.verdict is not None
+        assert found.verdict.sure is not None
+        assert found[0].probability is not None
+        verdicts.append(found.verdict)
+    assert verdicts[0].label == verdicts[1].label
+    assert verdicts[0].probability == pytest.approx(verdicts[1].probability, abs=2e-3)
 
 
 def test_a_file_of_other_weights_is_refused(run: Path) -> None:

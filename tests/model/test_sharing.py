@@ -11,7 +11,9 @@ from finished_runs import copy_onnx_run, copy_run
 from hub_stand_in import HubStandIn
 from phpq.errors import FormatError
 from phpq.model import load
+from phpq.model.checkpoint import describe_chances
 from phpq.model.sharing import write_model_card
+from sure_galleries import sure_model
 
 
 def section(text: str, title: str) -> str:
@@ -62,6 +64,15 @@ def test_what_is_not_known_is_said(tmp_path: Path) -> None:
     assert "Not stated" in section(text, "Licence")
 
 
+def test_how_likely_answers_are_is_on_the_card(tmp_path: Path) -> None:
+    run = copy_run(tmp_path / "run", evaluated=False)
+    assert "phpq gallery calibrate" in write_model_card(run).read_text("utf-8")
+    sure_model(run, 0)
+    text = section(write_model_card(run).read_text("utf-8"), "Results")
+    assert "fitted to 100 images that it did not learn from" in text
+    assert "50% of the photos of its classes get their name" in text
+
+
 def test_results_of_other_weights_are_left_out(tmp_path: Path) -> None:
     run = copy_run(tmp_path / "run")
     path = run / "evaluation" / "metrics.json"
@@ -94,7 +105,8 @@ def test_a_model_goes_to_the_hub_and_comes_back_also_without_a_network(
 ) -> None:
     monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_CACHE", str(tmp_path / "cache"))
     monkeypatch.setenv("HF_TOKEN", "hf_test")
-    model = load(copy_onnx_run(tmp_path / "run"))
+    sure_model(copy_onnx_run(tmp_path / "run"), 0)
+    model = load(tmp_path / "run")
     with HubStandIn() as hub:
         monkeypatch.setenv("HF_ENDPOINT", hub.address)
         model.push_to_hub("owner/birds", private=True, licence="mit")
@@ -106,6 +118,8 @@ def test_a_model_goes_to_the_hub_and_comes_back_also_without_a_network(
         assert "| **codes** |" in text
         fetched = load("owner/birds")
         assert fetched.fingerprint() == model.fingerprint()
+        assert fetched.folder is not None
+        assert describe_chances(fetched.folder)["known"] is True
         with pytest.raises(FormatError, match="neither a folder nor a model"):
             load("owner/nothing")
         hub.asked.clear()

@@ -13,7 +13,7 @@ from made_up_galleries import make_codebooks, make_queries, make_record, make_st
 from own_galleries import filled, fit_again, query_for
 from phpq.errors import ConfigError, FormatError
 from phpq.gallery import GalleryStore
-from phpq.gallery.shards import Request, Search, Shards
+from phpq.gallery.shards import Request, Search, Shard, Shards
 from phpq.gallery.view import GalleryView, Page
 from phpq.gallery.views import Views
 from phpq.serve._refusals import Refused
@@ -21,6 +21,7 @@ from phpq.serve.settings import Sharding
 from phpq.serve.shard_replica import ShardHost, application_name, deployment_name
 from served_galleries import reading_generations, wait_until_served
 from shard_twins import twin_shards
+from sure_galleries import coded_question, coded_store, sure_at
 
 FACTS = Request("facts")
 
@@ -129,6 +130,24 @@ def test_replicas_answer_as_one_index(tmp_path: Path) -> None:
     assert shards.missing() == []
     handles[2].kill(60)
     assert shards.missing() == [2]
+    shards.close()
+
+
+def test_replicas_tell_the_kinds_of_one_index(tmp_path: Path) -> None:
+    coded_store(tmp_path / "g")
+    sure_at(tmp_path / "g", 0)
+    shards, _ = twin_shards(tmp_path / "g", make_codebooks(), Sharding(shards=3))
+    cut, one = view_of(tmp_path / "g", shards), view_of(tmp_path / "g")
+    query, page = coded_question("red light")[0], Page(labels=("red light", "red dark"))
+    found = cut.search(query, page)
+    assert found == one.search(query, page)
+    assert found.verdict is not None
+    assert (found.verdict.by, found.verdict.sure is None) == ("kinds", False)
+    # Counts travel between processes as they are.
+    words = Shard(GalleryStore.open(tmp_path / "g"), make_codebooks()).kind_words()
+    again = cloudpickle.loads(cloudpickle.dumps(words))
+    assert again.label_names == words.label_names
+    assert [keys.tolist() for keys, _ in again.counts] == [k.tolist() for k, _ in words.counts]
     shards.close()
 
 

@@ -10,10 +10,11 @@ import torch
 
 from phpq.codes import Space
 from phpq.config import RunConfig, TrainingConfig
-from phpq.errors import ConfigError, FormatError
+from phpq.data import plumage
+from phpq.errors import ConfigError, DataError, FormatError
 from phpq.evaluation.history import read_rows
 from phpq.model import TorchModel, export, load
-from phpq.model.checkpoint import STATE
+from phpq.model.checkpoint import CHANCES, GENERAL, STATE, read_chances
 from phpq.model.onnx_file import read_facts, seal
 from phpq.recipes import classifier_config
 from phpq.training import Reporter, Trainer, build_trainer, learn_backbone, run
@@ -104,6 +105,48 @@ def test_a_machine_without_matplotlib_trains_all_the_same(
     tiny_train(tmp_path, tiny_config("training.epochs=1"))
     assert len(read_rows(tmp_path)) == 1
     assert not (tmp_path / "training.png").exists()
+    assert not (tmp_path / CHANCES).exists()  # of so few images
+
+
+@pytest.mark.parametrize("strangers", [0, 8])
+def test_a_run_knows_how_likely_its_answers_are(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, strangers: int
+) -> None:
+    """Fitted to the test split, and to classes that were held out where they are enough."""
+    for module in ("phpq.additive.calibrate", "phpq.training.run"):
+        monkeypatch.setattr(f"{module}.LEAST_IMAGES", 10)
+    settings = ("data.holdout_classes=0.25",) if strangers else ()
+    birds = plumage(8, 6, test_per_species=2, size=SIDE)
+    config = tiny_config("training.epochs=1", *settings)
+    model = run.train_run(birds, config, tmp_path, device="cpu")
+    said = read_chances(tmp_path, model.fingerprint())
+    assert said is not None
+    assert said.chances is not None
+    assert said.chances.images == (12 if strangers else 16)
+    assert (said.chances.weights[2] == 0) is not bool(strangers)  # classes were left out
+    # What an evaluation embeds gives the same again: nothing was embedded otherwise.
+    (tmp_path / CHANCES).unlink()
+    (tmp_path / GENERAL).unlink()
+    run.train_run(birds, config, tmp_path, device="cpu", resume=True)
+    again = read_chances(tmp_path, model.fingerprint())
+    assert again is not None
+    assert again.chances is not None
+    assert again.chances.weights == pytest.approx(said.chances.weights, rel=1e-2)
+
+
+def test_bad_files_of_held_out_classes_cost_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object, **__: object) -> None:
+        raise DataError("an image is bad")
+
+    for module in ("phpq.additive.calibrate", "phpq.training.run"):
+        monkeypatch.setattr(f"{module}.LEAST_IMAGES", 10)
+    monkeypatch.setattr(run, "embed_readable", refuse)
+    birds = plumage(8, 6, test_per_species=2, size=SIDE)
+    config = tiny_config("training.epochs=1", "data.holdout_classes=0.25")
+    model = run.train_run(birds, config, tmp_path, device="cpu")
+    assert read_chances(tmp_path, model.fingerprint()) is not None
 
 
 def make_state(*assignments: str, optimizer: str = "adam", seed: int = 0) -> RunState:

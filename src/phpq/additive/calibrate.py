@@ -35,12 +35,14 @@ from phpq.additive.codebooks import (
     unit_rows,
 )
 from phpq.additive.fit import DIMS, projection_of
+from phpq.additive.kinds import CodeKinds
 from phpq.codes import FloatArray, IntArray, check_embeddings
 
 LEAST_IMAGES, LEAST_KINDS = 100, 5  # of kinds with two images at least; of fewer nothing is told
 _FOLDS = 5
 _ROWS = 10_000  # that are looked at
 _SCORES = 20_000_000  # of classes
+_SHARPENED = 4_000_000  # scores that the sharpness of codes is chosen by: each is looked at often
 _SHARPNESS = np.geomspace(2, 128, 61)
 
 
@@ -72,13 +74,51 @@ def calibrated(
         known, unknown = _by_folds(rows, classes, books)
     else:
         known, unknown = _by_photos(rows, classes, books, held_out)
-    enough = len(known.scores) >= LEAST_IMAGES and len(unknown.scores) >= LEAST_IMAGES
-    if not enough or len(np.unique(known.classes)) < LEAST_KINDS:
+    if not _suffice(known, unknown):
         return replace(books, chances=None)
     sharpness = _sharpness(known)
     chances = _chances(known, unknown, sharpness, books)
     chances = replace(chances, held_out=held_out is not None)
     return replace(books, sharpness=sharpness, chances=chances)
+
+
+def calibrated_codes(kinds: CodeKinds, held_out: HeldOut) -> CodeKinds:
+    """Return kinds by the codes of a model that know how likely their answers are.
+
+    Photos of other classes show what is not known. Where these are too few, each photo also asks
+    without its own class: kinder than life if the model learned that class, and so tells it apart.
+    Nothing was fitted to the codes here, so that no space has to be made without a class.
+    """
+    photos = check_embeddings("held_out", held_out[0], kinds.books.embedding_dim)
+    shown = number_labels(held_out[1], kinds.class_names)
+    labelled = np.flatnonzero([name is not None for name in held_out[1]])
+    most = min(_ROWS, _SCORES // max(len(kinds.class_names), 1))
+    if len(labelled) > most:
+        labelled = np.sort(np.random.default_rng(0).permutation(labelled)[:most])
+    photos, shown = photos[labelled], shown[labelled]
+    scores, strange = kinds.kinds(photos), shown < 0
+    known = _Asked(scores[~strange], shown[~strange])
+    unknown = _Asked(scores[strange], shown[strange])
+    without_own = len(unknown.scores) < LEAST_IMAGES
+    if without_own:
+        left_out = known.scores.copy()
+        left_out[np.arange(len(left_out)), known.classes] = -np.inf
+        unknown = _joined([unknown, _Asked(left_out, known.classes)], len(kinds.class_names))
+    if not _suffice(known, unknown):
+        return replace(kinds, chances=None)
+    # Scores of codes have no length of their own: it depends on codebooks and on how queries ask.
+    length = max(float(known.scores.max(axis=1).mean()), 1e-9)
+    every = 1 + known.scores.size // _SHARPENED
+    sharpness = _sharpness(_Asked(known.scores[::every], known.classes[::every]), length)
+    # A mean that lacks the own class is lower for that alone, whatever the photo shows.
+    chances = _chances(known, unknown, sharpness, kinds, by_mean=not without_own)
+    return replace(kinds, sharpness=sharpness, chances=replace(chances, held_out=True))
+
+
+def _suffice(known: _Asked, unknown: _Asked) -> bool:
+    """Say whether photos are enough to tell anything by."""
+    enough = len(known.scores) >= LEAST_IMAGES and len(unknown.scores) >= LEAST_IMAGES
+    return enough and len(np.unique(known.classes)) >= LEAST_KINDS
 
 
 def _sample(rows: FloatArray, classes: IntArray, count: int) -> tuple[FloatArray, IntArray]:
@@ -108,7 +148,8 @@ def _by_folds(
         if score is not None:
             known.append(_Asked(score(rows[asking]), classes[asking]))
             unknown.append(_Asked(score(rows[absent[classes]]), classes[absent[classes]]))
-    return _joined(known, books), _joined(unknown, books)
+    count = len(books.class_names)
+    return _joined(known, count), _joined(unknown, count)
 
 
 def _by_photos(
@@ -127,7 +168,8 @@ def _by_photos(
         asking = (shown >= 0) & absent[shown]
         if score is not None:
             unknown.append(_Asked(score(photos[asking]), shown[asking]))
-    return _joined(known, books), _joined(unknown, books)
+    count = len(books.class_names)
+    return _joined(known, count), _joined(unknown, count)
 
 
 def _class_folds(count: int, generator: np.random.Generator) -> Iterator[NDArray[np.bool_]]:
@@ -167,31 +209,42 @@ def _space(
     return _Space(rows, classes, there, min(DIMS, books.sub_dim))
 
 
-def _joined(parts: list[_Asked], books: AdditiveCodebooks) -> _Asked:
-    count = len(books.class_names)
+def _joined(parts: list[_Asked], count: int) -> _Asked:
     scores = [np.empty((0, count), np.float32), *(part.scores for part in parts)]
     classes = [np.empty(0, np.int64), *(part.classes for part in parts)]
     return _Asked(np.concatenate(scores), np.concatenate(classes))
 
 
-def _sharpness(known: _Asked) -> float:
-    """Return the factor of class scores under which what photos show is most likely."""
+def _sharpness(known: _Asked, length: float = 1.0) -> float:
+    """Return the factor of class scores under which what photos show is most likely.
+
+    `length` is that of a good score.
+    """
+    factors = _SHARPNESS / length
     places = np.arange(len(known.classes))
     likely = [
         np.log(softmax(factor * known.scores)[places, known.classes] + 1e-12).mean()
-        for factor in _SHARPNESS
+        for factor in factors
     ]
-    return float(_SHARPNESS[int(np.argmax(likely))])
+    return float(factors[int(np.argmax(likely))])
 
 
-def _chances(known: _Asked, unknown: _Asked, sharpness: float, books: AdditiveCodebooks) -> Chances:
+def _chances(
+    known: _Asked,
+    unknown: _Asked,
+    sharpness: float,
+    books: AdditiveCodebooks | CodeKinds,
+    *,
+    by_mean: bool = True,
+) -> Chances:
     """Fit p(known), what it tells of parents, and the cut-offs of all levels."""
     scores = np.concatenate([known.scores, unknown.scores])
     classes = np.concatenate([known.classes, unknown.classes])
     is_known = np.arange(len(scores)) < len(known.scores)
     # As if every second photo showed something unknown.
     weights = np.where(is_known, 1 / len(known.scores), 1 / len(unknown.scores))
-    fitted = fit_logistic(looks(scores, sharpness), is_known, weights)
+    seen = looks(scores, sharpness) * (1.0, float(by_mean), 1.0)
+    fitted = fit_logistic(seen, is_known, weights)
     blank = (0.0,) * len(ACCEPTED)
     chances = Chances(
         weights=fitted, cut_offs=(blank,), named=blank, answered=blank, images=len(known.scores)

@@ -13,7 +13,7 @@ Probabilities are those of photos of which every second shows something that the
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field, replace
 from functools import lru_cache
 from typing import Any
 
@@ -69,6 +69,10 @@ class Chances:
         place = int(np.searchsorted(ACCEPTED, wrong_at_most + 1e-9, side="right")) - 1
         return (self.named[place], self.answered[place]) if place >= 0 else (0.0, 0.0)
 
+    def of_classes(self) -> Chances:
+        """Return the same without parents, of which other ones are told from now on."""
+        return replace(self, kin=(), cut_offs=self.cut_offs[:1], answered=self.named)
+
     def to_facts(self) -> dict[str, Any]:
         """Return plain data for JSON."""
         return asdict(self)
@@ -83,6 +87,47 @@ class Chances:
         if not good or any(len(row) != len(ACCEPTED) for row in (*made.cut_offs, made.named)):
             raise ValueError("its probabilities do not fit together")
         return made
+
+
+def told_shares(chances: Chances, wrong_at_most: float) -> dict[str, Any]:
+    """Return what chances rest on, and how much they allow to answer, as commands tell it."""
+    named, answered = chances.shares(wrong_at_most)
+    return {
+        "images": chances.images,
+        "wrong_at_most": wrong_at_most,
+        "named": named,  # share of photos of known kinds that get a kind
+        "answered": answered,  # or a parent
+    }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Calibration:
+    """What turns scores of classes into answers: made once, kept in a small file."""
+
+    sharpness: float = 1.0  # of shares, which are a softmax of class scores
+    chances: Chances | None = None  # None: not known
+    parents: Mapping[str, str] = field(default_factory=dict)  # what names belong to
+
+    def to_facts(self) -> dict[str, Any]:
+        """Return plain data for JSON."""
+        return {
+            "sharpness": self.sharpness,
+            "chances": self.chances and self.chances.to_facts(),
+            "parents": dict(sorted(self.parents.items())),
+        }
+
+    @classmethod
+    def from_facts(cls, facts: Mapping[str, Any]) -> Calibration:
+        """Read what `to_facts` wrote; a ValueError, KeyError or TypeError for anything else."""
+        chances, parents = facts["chances"], facts["parents"]
+        sharpness = float(facts["sharpness"])
+        if not np.isfinite(sharpness) or not isinstance(parents, dict):
+            raise ValueError("its values are not those of probabilities")
+        return cls(
+            sharpness=sharpness,
+            chances=None if chances is None else Chances.from_facts(chances),
+            parents=parents,
+        )
 
 
 def looks(scores: NDArray[Any], sharpness: float) -> Floats:
@@ -147,6 +192,13 @@ def lineage(name: str, parents: Mapping[str, str]) -> list[str]:
         name = parents[name]
         found.append(name)
     return found
+
+
+def renamed_parents(parents: Mapping[str, str], names: Mapping[str, str]) -> dict[str, str]:
+    """Return what names belong to after some were renamed, as in {old: new}; no circle is left."""
+    moved = {names[child]: up for child, up in parents.items() if child in names}
+    moved |= {child: up for child, up in parents.items() if child not in names}
+    return {child: up for child, up in moved.items() if child not in lineage(up, moved)}
 
 
 @dataclass(frozen=True, slots=True, eq=False)

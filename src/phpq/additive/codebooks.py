@@ -23,7 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from phpq.additive._beam import beam_search, gram_matrix, nearest_codes
-from phpq.additive.chances import Chances, lineage
+from phpq.additive.chances import Chances, renamed_parents
 from phpq.codes import CodeArray, Codebooks, FloatArray, IntArray, QueryNorm, check_embeddings
 from phpq.errors import FormatError, ShapeError
 
@@ -174,9 +174,7 @@ class AdditiveCodebooks(Codebooks):
                 kept.setdefault(names[name], number)
         order = sorted(kept, key=kept.__getitem__)
         codes = self.class_codes[[kept[name] for name in order]]
-        parents = {names[child]: up for child, up in self.parents.items() if child in names}
-        parents |= {child: up for child, up in self.parents.items() if child not in names}
-        parents = {child: up for child, up in parents.items() if child not in lineage(up, parents)}
+        parents = renamed_parents(self.parents, names)
         return replace(self, class_names=tuple(order), class_codes=codes, parents=parents)
 
     def memory_bytes(self) -> int:

@@ -132,6 +132,25 @@ def print_result(
         print_facts(rows)
 
 
+def doubt_rows(told: dict[str, Any]) -> list[tuple[str, str]]:
+    """Tell whether a gallery or a model knows how likely answers are, and how much it can say."""
+    names = f"{told['parents']:,} name{'' if told['parents'] == 1 else 's'}"
+    parents = [("parents", names)] if told["parents"] else []
+    if not told["known"]:
+        return [("probabilities", f"not known: {told['why_not']}"), *parents]
+    images = {
+        "photos": "photos",
+        "gallery": "of its images",
+        "model": "images that the model did not learn from",
+    }[told["by"]]
+    limit = f"{100 * told['wrong_at_most']:g}%"
+    shares = f"{told['named']:.0%} of the photos of its kinds get their kind"
+    if told["parents"]:
+        shares += f", {told['answered']:.0%} some name"
+    fitted = f"fitted to {told['images']:,} {images}"
+    return [("probabilities", f"{fitted}; at {limit} wrong names {shares}"), *parents]
+
+
 def warn_skipped(reasons: Sequence[str]) -> None:
     """Name the first images that could not be read, and count the others."""
     console = messages()

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from phpq.cli._console import AsJson, Device, messages, print_result, progress_bars
+from phpq.cli._console import AsJson, Device, doubt_rows, messages, print_result, progress_bars
 from phpq.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -53,8 +53,8 @@ def info(folder: Folder, as_json: AsJson = False) -> None:
     if content["before"]:
         command = f"phpq gallery upgrade {shlex.quote(str(folder))}"
         rows.append(("kept", f"version {content['before']:,}, for {command} --rollback"))
-    if content["codebooks"] == "own":
-        rows[4:4] = _own_rows(content, folder)
+    own = _own_rows(content, folder) if content["codebooks"] == "own" else []
+    rows[4:4] = [*own, *doubt_rows(content["probabilities"])]
     print_result(content, rows, as_json=as_json)
 
 
@@ -74,21 +74,7 @@ def _own_rows(content: dict[str, Any], folder: Path) -> list[tuple[str, str]]:
     rows.append(("distortion", f"{fit['distortion_at_fit']:.4f} at the fit, {measured}"))
     command = f"phpq gallery refit {shlex.quote(str(folder))}"
     due = f"due, {fit['due']}: {command}" if fit["due"] else "not due"
-    return [*rows, ("refit", due), *_doubt_rows(content["probabilities"])]
-
-
-def _doubt_rows(told: dict[str, Any]) -> list[tuple[str, str]]:
-    """Tell whether the gallery knows how likely its answers are, and how much it can say then."""
-    parents = [("parents", plural(told["parents"], "name"))] if told["parents"] else []
-    if not told["known"]:
-        return [("probabilities", f"not known: {told['why_not']}"), *parents]
-    photos = "photos" if told["by"] == "photos" else "of its images"
-    limit = f"{100 * told['wrong_at_most']:g}%"
-    shares = f"{told['named']:.0%} of the photos of its kinds get their kind"
-    if told["parents"]:
-        shares += f", {told['answered']:.0%} some name"
-    fitted = f"fitted to {told['images']:,} {photos}"
-    return [("probabilities", f"{fitted}; at {limit} wrong names {shares}"), *parents]
+    return [*rows, ("refit", due)]
 
 
 @gallery.command()
@@ -102,15 +88,16 @@ def calibrate(
 ) -> None:
     """Fit probabilities of answers to labelled photos that the gallery does not hold.
 
-    Without, they are fitted to its own images whenever its codebooks are, which is too sure where
-    the model learned from these. A refit does that again.
+    Without, codebooks of its own are fitted to its images, which is too sure where the model
+    learned from these; a refit does that again. With those of a model, what was fitted when the
+    model was made holds.
     """
     from phpq.gallery.knowing import calibrate as fit_chances
     from phpq.gallery.store import GalleryStore
 
     store = GalleryStore.open(folder)
     told = fit_chances(store, lambda: _load(store, device), photos)
-    print_result(told, _doubt_rows(told), as_json=as_json)
+    print_result(told, doubt_rows(told), as_json=as_json)
 
 
 @gallery.command()
@@ -128,7 +115,8 @@ def parents(
 ) -> None:
     """Say what labels belong to: a kind that is not sure is named by its genus or family.
 
-    A parent may have a parent. Probabilities are fitted anew, to the images of the gallery.
+    A parent may have a parent. Probabilities of a gallery's own codebooks are fitted anew, to its
+    images; with those of a model, `phpq gallery calibrate` fits those of parents.
     """
     from phpq.gallery.knowing import read_parents, set_parents
     from phpq.gallery.store import GalleryStore
@@ -139,7 +127,7 @@ def parents(
         )
     said = column or (read_parents(table) if table else {})
     told = set_parents(GalleryStore.open(folder), said)
-    rows = [("children", plural(told["children"], "name")), *_doubt_rows(told)]
+    rows = [("children", plural(told["children"], "name")), *doubt_rows(told)]
     print_result(told, rows, as_json=as_json)
 
 

@@ -11,6 +11,7 @@ from phpq.cli import doctor, gallery
 from phpq.cli._console import (
     AsJson,
     config_table,
+    doubt_rows,
     home,
     is_gallery,
     is_run,
@@ -116,7 +117,7 @@ def _run_rows(content: dict[str, Any]) -> list[tuple[str, str]]:
         rows.append(("codes", f"{text}, {health['entropy_bits']:.2f} bits of entropy per codebook"))
     if content["evaluation"]:
         rows.append(("evaluation", content["evaluation"]["folder"]))
-    return rows
+    return [*rows, *doubt_rows(content["probabilities"])]
 
 
 def _dataset_rows(content: dict[str, Any]) -> list[tuple[str, str]]:

@@ -45,7 +45,6 @@ def describe_store(store: GalleryStore) -> dict[str, Any]:
             # With codebooks and classes, which all images share.
             "bytes_per_image": (codes.nbytes + memory) / len(codes) if len(codes) else None,
             "fit": asdict(describe_fit(store)),
-            "probabilities": describe(store),
         }
     shown = {name: str(dataset.schema.field(name).type) for name in store.metadata_columns}
     return {
@@ -66,6 +65,7 @@ def describe_store(store: GalleryStore) -> dict[str, Any]:
         "before": manifest.before or None,  # the version that a rollback goes to
         "format_version": manifest.format_version,
         "codebooks": manifest.codebooks,
+        "probabilities": describe(store),
         **own,
     }
 

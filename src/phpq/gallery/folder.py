@@ -39,6 +39,8 @@ DAMAGE = (ValueError, OSError, pa.ArrowException, RuntimeError, KeyError)
 _OWN = ("codebooks", "space", "trust", "books", "fit", "fitted_rows")
 # What only an upgraded gallery says of itself.
 _UPGRADED = ("model", "before", "left_out")
+# What is said only where there is something to say: programs of before do without it.
+_CHANCES = "chances"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,6 +67,8 @@ class Manifest:
     model: str = ""  # the folder of the model in `models`; empty: `model`
     before: int = 0  # the version that a rollback goes to; 0: none
     left_out: int = 0  # images that one of the two versions has and the other has not
+    # Of a gallery with the codebooks of its model; differs from version to version, too.
+    chances: str = ""  # sha256 of the file of what it knows of its own doubt; empty: none
 
     @property
     def owns_codebooks(self) -> bool:
@@ -88,7 +92,7 @@ class Manifest:
 
     def lasting(self, *, upgraded: bool = False) -> Manifest:
         """Return what is the same for all versions of a gallery, of an upgraded one or another."""
-        lasts = self
+        lasts = replace(self, chances="")
         if upgraded:
             lasts = replace(
                 lasts,
@@ -113,16 +117,15 @@ class Manifest:
     def to_dict(self) -> dict[str, Any]:
         """Return plain data for JSON."""
         content = asdict(self) | {"bits": self.bits}
-        for name in set(content) - {"bits"} - set(_names(self.format_version)):
-            del content[name]
-        return content
+        said = {"bits", *_names(self.format_version)} | ({_CHANCES} if self.chances else set())
+        return {name: value for name, value in content.items() if name in said}
 
 
 def _names(format_version: object) -> list[str]:
-    """Return the names of what a manifest of a format says, as they are listed above."""
-    unsaid: tuple[str, ...] = ()
+    """Return the names of what every manifest of a format says, as they are listed above."""
+    unsaid: tuple[str, ...] = (_CHANCES,)
     if format_version != UPGRADED_FORMAT_VERSION:
-        unsaid = _UPGRADED if format_version == OWN_FORMAT_VERSION else (*_OWN, *_UPGRADED)
+        unsaid += _UPGRADED if format_version == OWN_FORMAT_VERSION else (*_OWN, *_UPGRADED)
     return [each.name for each in fields(Manifest) if each.name not in unsaid]
 
 
@@ -212,7 +215,8 @@ def parse_manifest(content: Mapping[str, Any], folder: Path) -> Manifest:
             f"images again; if the file is damaged: phpq gallery verify --repair {folder}"
         )
     try:
-        manifest = Manifest(**{name: content[name] for name in _names(version)})
+        said = {name: content[name] for name in _names(version)}
+        manifest = Manifest(**said, chances=content.get(_CHANCES, ""))
         own = manifest.owns_codebooks
         good = (
             version in (FORMAT_VERSION, OWN_FORMAT_VERSION, UPGRADED_FORMAT_VERSION)
@@ -228,6 +232,7 @@ def parse_manifest(content: Mapping[str, Any], folder: Path) -> Manifest:
             and (own or manifest.embedding_dim % manifest.num_codebooks == 0)
             and 0 <= manifest.trust <= 1
             and all(isinstance(text, str) for text in (manifest.books, manifest.fit))
+            and (not manifest.chances or manifest.chances.isalnum())
             and manifest.codebook_size in {1 << power for power in range(1, 9)}
             and manifest.bits == content["bits"]
         )

@@ -213,8 +213,8 @@ class Gallery:
         """Find the images that look most like one image, or like several of the same thing.
 
         Best first; equal scores in the order of float scores where embeddings are kept, else in
-        order of insertion. The `verdict` is the most common label of the hits, or, where the
-        gallery owns its codebooks, the likeliest kind.
+        order of insertion. The `verdict` is the likeliest kind where the gallery knows kinds, and
+        the most common label of the hits elsewhere.
 
         Args:
             query: A file, a PIL image, an embedding (D,); several make one query together.
@@ -293,7 +293,7 @@ class Gallery:
     def calibrate(self, photos: Source) -> dict[str, Any]:
         """Fit probabilities to labelled photos that the gallery does not hold; returns a summary.
 
-        A fit of codebooks does so with the gallery's own images, which the model may have learned.
+        It wins over what was fitted with the model, or with codebooks of the gallery's own.
         """
         from phpq.gallery.knowing import calibrate
 

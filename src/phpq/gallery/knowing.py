@@ -1,8 +1,9 @@
 """What a gallery knows of its own doubt: photos or a table of parents in, one commit out.
 
-Probabilities are fitted with the codebooks, by images of the gallery that ask in spaces fitted
-without them. Here they are fitted anew: by photos that the gallery does not hold, or because other
-parents say which answers are right. No code changes.
+Probabilities are fitted with the codebooks: those of a gallery's own by images of the gallery that
+ask in spaces fitted without them, those of a model by images that it did not learn from. Here they
+are fitted anew: by photos that the gallery does not hold, or because other parents say which
+answers are right. No code changes.
 """
 
 from __future__ import annotations
@@ -16,15 +17,30 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from phpq.additive import LEAST_IMAGES, LEAST_KINDS, AdditiveCodebooks, calibrated, lineage
-from phpq.codes import FloatArray
+from phpq.additive import (
+    LEAST_IMAGES,
+    LEAST_KINDS,
+    AdditiveCodebooks,
+    Calibration,
+    CodeKinds,
+    calibrated,
+    calibrated_codes,
+    code_kinds,
+    lineage,
+)
+from phpq.additive.calibrate import HeldOut
+from phpq.additive.chances import Chances, told_shares
+from phpq.codes import Codebooks, FloatArray
 from phpq.errors import ConfigError, DataError
 from phpq.gallery._embedded import kept_embeddings
+from phpq.gallery._part import find_part
 from phpq.gallery.folder import damage_named
 from phpq.gallery.ingest import encode_items
-from phpq.gallery.owned import write_codebooks
+from phpq.gallery.owned import read_said, write_codebooks, write_said
+from phpq.gallery.shards import number_labels
 from phpq.gallery.sources import Source, read_items
 from phpq.gallery.store import GalleryStore
+from phpq.gallery.verdicts import doubt_of
 from phpq.hits import WRONG_AT_MOST
 
 if TYPE_CHECKING:
@@ -41,38 +57,55 @@ def calibrate(store: GalleryStore, load: Callable[[], Model], source: Source) ->
     `load` gives the model that embeds them. Labels that the gallery lacks are as good as others:
     they show what it does not know.
     """
-    _check(store)
-    if not store.manifest.keep_embeddings:
+    own = store.manifest.owns_codebooks
+    if own and not store.manifest.keep_embeddings:
         raise ConfigError(
             f"The gallery {str(store.folder)!r} keeps no embeddings, which a calibration needs to "
             "leave kinds out. Make one that does (phpq index --own-codebooks)."
         )
-    held_out, made_by = _embedded(store, load(), source), store.manifest.model_fingerprint
+    model, made_by = load(), store.manifest.model_fingerprint
+    held_out = _embedded(store, model, source)
     with store.changing():
         if store.manifest.model_fingerprint != made_by:
             raise ConfigError("The gallery got another model meanwhile. Calibrate it again.")
-        rows, labels = _rows(store)
-        books = calibrated(store.own_codebooks(), rows, labels, held_out)
-        if books.chances is None:
-            raise DataError(
-                f"{len(held_out[1])} photos do not suffice to tell how likely answers are: "
-                f"{_NEED}, of kinds of the gallery, are needed. Nothing was changed."
-            )
-        _commit(store, books)
+        if own:
+            books = calibrated(store.own_codebooks(), *_rows(store), held_out)
+            _check_known(books.chances, held_out)
+            _commit(store, books)
+        else:
+            kinds = calibrated_codes(_code_kinds(store, model.codebooks), held_out)
+            _check_known(kinds.chances, held_out)
+            sharpness, parents = kinds.sharpness, kinds.parents
+            _say(store, Calibration(sharpness=sharpness, chances=kinds.chances, parents=parents))
     return describe(store)
+
+
+def _check_known(chances: Chances | None, held_out: HeldOut) -> None:
+    if chances is None:
+        raise DataError(
+            f"{len(held_out[1])} photos do not suffice to tell how likely answers are: "
+            f"{_NEED}, of kinds of the gallery, are needed. Nothing was changed."
+        )
 
 
 def set_parents(store: GalleryStore, parents: Mapping[str, str] | Sequence[str]) -> dict[str, Any]:
     """Say what labels belong to, as in {"Yellow Warbler": "Warbler"}; returns `describe`.
 
     Or name the metadata columns that say it, the nearest first: ["genus", "family"]. A parent may
-    have a parent. It takes the place of what was said before; {} takes it away.
+    have a parent. It takes the place of what was said before; {} takes it away. Codebooks of its
+    own are calibrated anew; with those of a model a parent needs what a kind needs, until photos
+    tell more (`calibrate`).
     """
-    _check(store)
     with store.changing():
-        books = store.own_codebooks()
         if not isinstance(parents, Mapping):
             parents = column_parents(store, parents)
+        if not store.manifest.owns_codebooks:
+            check_parents(parents, set(_label_counts(store)))
+            said = read_said(store.folder, store.manifest)
+            chances = said.chances and said.chances.of_classes()
+            _say(store, replace(said, chances=chances, parents=dict(parents)))
+            return describe(store)
+        books = store.own_codebooks()
         check_parents(parents, set(books.class_names))
         books = replace(books, parents=dict(parents))
         if store.manifest.keep_embeddings:
@@ -155,36 +188,46 @@ def read_parents(path: Path) -> dict[str, str]:
 
 def describe(store: GalleryStore, wrong_at_most: float = WRONG_AT_MOST) -> dict[str, Any]:
     """Return whether probabilities are known, what they rest on, and what they allow to answer."""
-    books = store.own_codebooks()
-    chances, parents = books.chances, len(set(books.parents.values()))
+    if store.manifest.owns_codebooks:
+        books = store.own_codebooks()
+        chances, parents, why_not = books.chances, books.parents, f"{_NEED}, are needed"
+        by = "photos" if chances is not None and chances.held_out else "gallery"
+    else:
+        doubt = doubt_of(store, lambda: _label_counts(store))
+        chances, parents, why_not = doubt.said.chances, doubt.said.parents, doubt.why_not
+        by = doubt.by or ""
     content: dict[str, Any] = {
         "known": chances is not None,
-        "children": len(books.parents),
-        "parents": parents,
+        "children": len(parents),
+        "parents": len(set(parents.values())),
     }
     if chances is None:
-        return content | {"why_not": f"{_NEED}, are needed"}
-    named, answered = chances.shares(wrong_at_most)
-    return content | {
-        "images": chances.images,
-        "by": "photos" if chances.held_out else "gallery",
-        "wrong_at_most": wrong_at_most,
-        "named": named,  # share of photos of known kinds that get a kind
-        "answered": answered,  # or a parent
-    }
-
-
-def _check(store: GalleryStore) -> None:
-    if not store.manifest.owns_codebooks:
-        raise ConfigError(
-            f"The gallery {str(store.folder)!r} has the codebooks of its model, which know no "
-            "kinds and no probabilities. Galleries made with codebooks='own' (phpq index "
-            "--own-codebooks) do."
-        )
+        return content | {"why_not": why_not}
+    return content | told_shares(chances, wrong_at_most) | {"by": by}
 
 
 def _commit(store: GalleryStore, books: AdditiveCodebooks) -> None:
     store.describe(replace(store.manifest, books=write_codebooks(store.folder, books)))
+
+
+def _say(store: GalleryStore, said: Calibration) -> None:
+    name = "" if said == Calibration() else write_said(store.folder, said)
+    store.describe(replace(store.manifest, chances=name))
+
+
+def _label_counts(store: GalleryStore) -> dict[str, int]:
+    with damage_named(store.folder):
+        column = store.dataset.to_table(columns=["label"])["label"].drop_null()
+    return {each["values"]: each["counts"] for each in column.value_counts().to_pylist()}
+
+
+def _code_kinds(store: GalleryStore, books: Codebooks) -> CodeKinds:
+    """Return the kinds of a gallery with its model's codebooks, and what these belong to."""
+    part = find_part(store)
+    names, classes = number_labels(part)
+    norm = store.manifest.query_norm
+    kinds = code_kinds(books, part.codes(), classes.astype(np.int64), names, norm=norm)
+    return replace(kinds, parents=read_said(store.folder, store.manifest).parents)
 
 
 def _rows(store: GalleryStore) -> tuple[FloatArray, list[str | None]]:
@@ -203,7 +246,9 @@ def _embedded(
 ) -> tuple[FloatArray, list[str | None]]:
     """Embed labelled photos; what cannot be read is left out."""
     items = [item for item in read_items(source) if item.label is not None]
-    encoded = chain.from_iterable(encode_items(items, model, space=store.manifest.space))
+    space = store.manifest.space
+    batches = encode_items(items, model, keep_embeddings=True, space=space)
+    encoded = chain.from_iterable(batches)
     vectors, labels = [], []
     for item, each in zip(items, encoded, strict=True):
         if each.record is not None and each.record.embedding is not None:

@@ -13,11 +13,11 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from phpq.additive import AdditiveCodebooks
+from phpq.additive import AdditiveCodebooks, renamed_parents
 from phpq.errors import ConfigError, UnknownNameError
 from phpq.gallery._embedded import kept_embeddings
 from phpq.gallery._part import batches
-from phpq.gallery.owned import code_records, write_codebooks
+from phpq.gallery.owned import code_records, read_said, write_codebooks, write_said
 from phpq.gallery.records import code_matrix
 from phpq.gallery.reencode import with_codes
 from phpq.gallery.store import GalleryStore
@@ -80,6 +80,10 @@ def _rename(store: GalleryStore, names: Mapping[str, str]) -> None:
         new = old.renamed(names)
         moved = {name for name in names if _code_of(old, name) != _code_of(new, names[name])}
         manifest = replace(manifest, books=write_codebooks(store.folder, new))
+    elif manifest.chances:
+        said = read_said(store.folder, manifest)
+        said = replace(said, parents=renamed_parents(said.parents, names))
+        manifest = replace(manifest, chances=write_said(store.folder, said))
 
     def tables() -> Iterator[Any]:
         for table in batches(store, without=()):

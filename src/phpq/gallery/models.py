@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Literal
 
 from cachetools import LRUCache
 
+from phpq.additive import Calibration
 from phpq.codes import Space
 from phpq.errors import ConfigError, FormatError, NotTrainedError
 from phpq.evaluation.coded import FOLDER
@@ -46,6 +47,18 @@ def model_folder(gallery: Path, manifest: Manifest | None) -> Path:
     if manifest is not None and manifest.model:
         return gallery / MODELS / manifest.model
     return run_of(gallery) or gallery / MODEL
+
+
+def model_chances(gallery: Path, manifest: Manifest) -> tuple[Calibration, set[str]] | None:
+    """Return what the model of a version knows of its doubt, and the classes that it learned.
+
+    None where it knows nothing, as models of before do. The model is not loaded.
+    """
+    from phpq.model.checkpoint import read_card, read_chances
+
+    home = model_folder(gallery, manifest)
+    said = read_chances(home, manifest.model_fingerprint)
+    return None if said is None else (said, set(read_card(home).class_names))
 
 
 def as_model(model: Model | str | Path, device: str = "auto", runtime: str = "auto") -> Model:

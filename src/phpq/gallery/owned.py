@@ -1,16 +1,19 @@
-"""Codebooks that a gallery owns: their files, and records in, records with codes out.
+"""What a gallery owns: files of its versions, and records in, records with codes out.
 
-    codebooks/<sha256>.safetensors   written before the version that names it, never changed
+    codebooks/<sha256>.safetensors   codebooks of its own, with what they know of their doubt
+    chances/<sha256>.json            the same doubt, where the codebooks are those of its model
 
-A version says in its manifest which file is its own, so that codes and codebooks cannot mix.
+Written before the version that names them, never changed. A version says in its manifest which file
+is its own, so that codes and codebooks cannot mix.
 """
 
 from __future__ import annotations
 
 import hashlib
+import json
 import shutil
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -18,7 +21,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from phpq.additive import AdditiveCodebooks
+from phpq.additive import AdditiveCodebooks, Calibration
 from phpq.codes import FloatArray
 from phpq.errors import DataError, FormatError
 from phpq.files import remove_temporaries, write_bytes
@@ -29,20 +32,46 @@ from phpq.gallery.records import Record
 if TYPE_CHECKING:
     from phpq.gallery.store import GalleryStore
 
-BOOKS = "codebooks"  # the folder of the files
+BOOKS = "codebooks"  # the folders of the files
+SAID = "chances"
 SIDE = "refit"  # what was embedded by a refit or an upgrade that is under way or was killed
 _YOUNG = (2, 5)  # images of a class at which its prototype is made anew, after the first
 
 
 def write_codebooks(folder: Path, books: AdditiveCodebooks) -> str:
     """Write codebooks into a gallery, unless they are there; returns the name of their file."""
-    content = books.to_bytes()
+    return _write(folder, books.to_bytes(), _path)
+
+
+def write_said(folder: Path, said: Calibration) -> str:
+    """Write what a gallery knows of its doubt, unless it is there; returns the file's name."""
+    return _write(folder, json.dumps(said.to_facts(), indent=1).encode(), _said_path)
+
+
+def _write(folder: Path, content: bytes, place: Callable[[Path, str], Path]) -> str:
     name = hashlib.sha256(content).hexdigest()
-    path = _path(folder, name)
-    if not path.is_file():
+    path = place(folder, name)
+    if not path.is_file() or path.read_bytes() != content:  # a damaged one is put right
         path.parent.mkdir(exist_ok=True)
         write_bytes(path, content)
     return name
+
+
+def read_said(folder: Path, manifest: Manifest) -> Calibration:
+    """Read what a version says of its doubt; nothing where it names no file."""
+    if not manifest.chances:
+        return Calibration()
+    path = _said_path(folder, manifest.chances)
+    try:
+        content = path.read_bytes()
+        if hashlib.sha256(content).hexdigest() != manifest.chances:
+            raise ValueError("it is not what was written")
+        return Calibration.from_facts(json.loads(content))
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise FormatError(
+            f"The probabilities {str(path)!r} cannot be read: {error}. Restore the file from a "
+            f"copy, or do without: phpq gallery verify --repair {folder}"
+        ) from error
 
 
 def read_codebooks(folder: Path, manifest: Manifest) -> AdditiveCodebooks:
@@ -69,13 +98,14 @@ def read_codebooks(folder: Path, manifest: Manifest) -> AdditiveCodebooks:
 
 
 def remove_all_but(folder: Path, kept: Sequence[Manifest]) -> None:
-    """Remove codebooks and models of no version that is left, and what killed refits left."""
+    """Remove files and models of no version that is left, and what killed refits left."""
     if (folder / SIDE).is_dir():
         # What is embedded now, beside other changes, is not left over.
         with suppress(DataError), writing(folder, timeout=0, lock_file=EMBEDDING_LOCK):
             shutil.rmtree(folder / SIDE, ignore_errors=True)
     for home, names in (
         (folder / BOOKS, {f"{manifest.books}.safetensors" for manifest in kept}),
+        (folder / SAID, {f"{manifest.chances}.json" for manifest in kept}),
         (folder / MODELS, {manifest.model for manifest in kept}),
     ):
         if home.is_dir():
@@ -89,6 +119,10 @@ def remove_all_but(folder: Path, kept: Sequence[Manifest]) -> None:
 
 def _path(folder: Path, name: str) -> Path:
     return folder / BOOKS / f"{name}.safetensors"
+
+
+def _said_path(folder: Path, name: str) -> Path:
+    return folder / SAID / f"{name}.json"
 
 
 def code_records(

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow as pa
 
-from phpq.additive import FIT_ROWS, AdditiveCodebooks
+from phpq.additive import FIT_ROWS, AdditiveCodebooks, Calibration
 from phpq.codes import CodeArray, FloatArray, IntArray
 from phpq.errors import ConfigError, DataError, FormatError
 from phpq.files import write_json
@@ -38,7 +38,7 @@ from phpq.gallery.folder import (
 )
 from phpq.gallery.ingest import Progress
 from phpq.gallery.models import manifest_for, save_model
-from phpq.gallery.owned import write_codebooks
+from phpq.gallery.owned import read_said, write_codebooks, write_said
 from phpq.gallery.records import base_schema, row_checks
 from phpq.gallery.store import GalleryStore
 
@@ -98,6 +98,7 @@ class Target:
             model=new.model_fingerprint if other else manifest.model,
             before=manifest.before,
             left_out=manifest.left_out,
+            chances="" if other else manifest.chances,
         )
 
 
@@ -196,6 +197,7 @@ def write_anew(
         _make_ready(store, target.model, planned)
         planned = replace(planned, format_version=UPGRADED_FORMAT_VERSION)
         planned = replace(planned, before=store.version, left_out=len(dropped))
+        planned = replace(planned, chances=_kept_parents(store, planned))
     books: AdditiveCodebooks | None = None
     if planned.owns_codebooks:
         if progress:
@@ -223,6 +225,14 @@ def write_anew(
     store.rewrite(coded(), _schema(store, planned), planned)
     distortion = None if books is None else books.fitted_distortion
     return Reencoded(len(store), distortion, source.from_codes, tuple(dropped))
+
+
+def _kept_parents(store: GalleryStore, planned: Manifest) -> str:
+    """Return what the next version says of its doubt; of another model's codes only parents."""
+    if planned.chances or not store.manifest.chances:
+        return planned.chances
+    parents = read_said(store.folder, store.manifest).parents
+    return write_said(store.folder, Calibration(parents=parents)) if parents else ""
 
 
 def _make_ready(store: GalleryStore, model: Model | None, planned: Manifest) -> None:

@@ -33,7 +33,7 @@ from phpq.gallery.folder import (
 )
 from phpq.gallery.ingest import encode_again
 from phpq.gallery.models import MODEL, fingerprint_of, model_folder
-from phpq.gallery.owned import code_records
+from phpq.gallery.owned import code_records, read_said
 from phpq.gallery.records import Record, code_matrix, row_checks
 from phpq.gallery.refit import refit_kept
 from phpq.gallery.store import METADATA_KEY, GalleryStore
@@ -128,6 +128,8 @@ def _verify(folder: Path, repair: bool, encode: Encode | None) -> VerifyReport:
     if manifest is not None and manifest.owns_codebooks:
         store = _check_codebooks(GalleryStore(folder, manifest, dataset), notes, repair=repair)
         manifest, dataset = store.manifest, store.dataset
+    elif manifest is not None and manifest.chances:
+        manifest = _check_said(GalleryStore(folder, manifest, dataset), notes, repair=repair)
     if manifest is not None and not (notes.problems and not repair):
         table = dataset.to_table(columns=["row", "id", "code", "check"])
         damaged, repeated = _damaged(table, manifest), _repeated(table)
@@ -219,6 +221,18 @@ def _check_codebooks(store: GalleryStore, notes: _Notes, *, repair: bool) -> Gal
         else:
             notes.readable = not repair
     return store
+
+
+def _check_said(store: GalleryStore, notes: _Notes, *, repair: bool) -> Manifest:
+    """Read what a gallery says of its doubt; it is as good a gallery without."""
+    try:
+        read_said(store.folder, store.manifest)
+    except FormatError as error:
+        notes.problems.append(str(error))
+        if repair:
+            store.describe(replace(store.manifest, chances=""))
+            notes.repairs.append("gave up probabilities and parents; say or fit them again")
+    return store.manifest
 
 
 def _check_fragments(dataset: Any, notes: _Notes, *, repair: bool) -> Any:

@@ -16,6 +16,7 @@ import numpy as np
 from cachetools import LRUCache
 from numpy.typing import NDArray
 
+from phpq.additive import WordCounts, count_words
 from phpq.codes import Codebooks, FloatArray, IntArray
 from phpq.gallery._part import StoredPart, find_part, part_bounds
 from phpq.gallery.store import GalleryStore
@@ -99,6 +100,13 @@ class ShardFacts:
     usage: IntArray  # (M, K) int64, the rows of every codeword
 
 
+class KindWords(NamedTuple):
+    """How often images of each label have each codeword."""
+
+    label_names: tuple[str, ...]  # distinct ones, sorted
+    counts: WordCounts  # whose classes are the places of these
+
+
 class Shard:
     """One of the `shards` parts of a gallery, from 0, at the version of a store.
 
@@ -178,6 +186,12 @@ class Shard:
     def facts(self) -> ShardFacts:
         """Count labels and codewords."""
         return self._facts
+
+    def kind_words(self) -> KindWords:
+        """Count the codewords of every label."""
+        names, label_of = self._labels
+        size = self._index.codebooks.codebook_size
+        return KindWords(names, count_words(self._index.codes(), label_of.astype(np.int64), size))
 
     @cached_property
     def _facts(self) -> ShardFacts:

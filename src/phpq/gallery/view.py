@@ -11,7 +11,7 @@ import threading
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from itertools import islice
 from typing import Any, TypedDict
 
@@ -35,7 +35,7 @@ from phpq.gallery.shards import (
     merge_ranked,
 )
 from phpq.gallery.store import GalleryStore
-from phpq.gallery.verdicts import NOTHING, Told, tell
+from phpq.gallery.verdicts import NOTHING, Knows, Told, code_kinds_of, tell
 from phpq.hits import WRONG_AT_MOST, Found, Hit
 from phpq.index.ties import TIE_ROWS, Block, batched_blocks, float_scores, page_ties
 
@@ -133,6 +133,15 @@ class GalleryView:
     def _facts(self) -> list[ShardFacts]:
         return self._ask_all(Request("facts"))
 
+    @cached_property
+    def knows(self) -> Knows | None:
+        """What scores the kinds of the gallery; None where it knows none."""
+        books = self.codebooks
+        if isinstance(books, AdditiveCodebooks):
+            return books if books.class_names else None
+        words = partial(self._ask_all, Request("kind_words"))
+        return code_kinds_of(self.store, books, lambda: self.label_counts, words)
+
     def embed(self, images: Any) -> FloatArray:
         """Embed images with the model that made the codes: (n, D) float32."""
         vectors: FloatArray = self.model.embed(images, space=self.store.manifest.space)
@@ -140,7 +149,7 @@ class GalleryView:
 
     def prepare(self) -> None:
         """Count labels and codewords now, not at the first request."""
-        _ = self.label_counts, self.usage
+        _ = self.label_counts, self.usage, self.knows
 
     def memory_bytes(self) -> int:
         """Return what codes, index, row numbers and names take in this process."""
@@ -273,11 +282,10 @@ class GalleryView:
     def _told(self, queries: FloatArray, page: Page, *, itself: bool) -> list[Told]:
         """Say what each query shows, among the classes of the images that pass the filter.
 
-        Nothing where the codebooks know no classes. `itself`: it is made of images of the gallery,
-        which its codebooks were fitted to: how likely that is right, they do not know.
+        `itself`: it is made of images of the gallery, which its classes are made of: how likely
+        that is right, they do not know.
         """
-        books = self.codebooks
-        if not isinstance(books, AdditiveCodebooks) or not books.class_names:
+        if (books := self.knows) is None:
             return [NOTHING] * len(queries)
         names = books.class_names
 

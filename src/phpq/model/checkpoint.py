@@ -1,7 +1,8 @@
 """A model folder: `config.json` (settings, classes, origin) and `weights.safetensors`.
 
+Beside them `chances.json`, how likely answers by its codes are, for galleries that know no better.
 On loading, the saved settings win; what the folder lacks or what does not fit is a clear error.
-The card and the fingerprint of the weights are read without torch.
+The card, chances and the fingerprint of the weights are read without torch.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,9 +18,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from phpq._version import __version__
+from phpq.additive import LEAST_IMAGES, LEAST_KINDS, Calibration
+from phpq.additive.chances import told_shares
 from phpq.config import CONFIG_FILE, RunConfig, parse, to_dict
 from phpq.errors import ConfigError, FormatError, NotTrainedError
-from phpq.files import write_text
+from phpq.files import write_json, write_text
+from phpq.hits import WRONG_AT_MOST
 
 if TYPE_CHECKING:
     from phpq.model.method import Method
@@ -26,6 +31,7 @@ if TYPE_CHECKING:
 WEIGHTS = "weights.safetensors"
 STATE = "state.safetensors"  # what resuming a run needs, see training/run.py
 GENERAL = "general.safetensors"  # its general embedding, see general.py
+CHANCES = "chances.json"
 FORMAT_VERSION = 1
 FINGERPRINT = "fingerprint"  # in the metadata of a file of weights
 
@@ -142,3 +148,65 @@ def stored_fingerprint(path: Path) -> str:
             f"{str(path)!r} is damaged or not a safetensors file: {error}. "
             "Restore it from a copy, or train again."
         ) from error
+
+
+def write_chances(folder: Path, said: Calibration, fingerprint: str) -> None:
+    """Write what was fitted to images that the weights with a fingerprint did not learn from."""
+    write_json(folder / CHANCES, {FINGERPRINT: fingerprint} | said.to_facts())
+
+
+def read_chances(folder: Path, fingerprint: str) -> Calibration | None:
+    """Read what `write_chances` wrote; None where there is nothing.
+
+    A FormatError if it is damaged, or of other weights than those with this fingerprint.
+    """
+    path = folder / CHANCES
+    try:
+        facts = json.loads(path.read_text("utf-8"))
+        said, of = Calibration.from_facts(facts), facts[FINGERPRINT]
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise FormatError(
+            f"{str(path)!r} is damaged: {error}. Restore it from a copy, or delete it: answers "
+            "then carry no probability."
+        ) from error
+    if of != fingerprint:
+        raise FormatError(
+            f"{str(path)!r} does not belong to the weights beside it. Copy it from the run that "
+            "they came from, or delete it: answers then carry no probability."
+        )
+    return said
+
+
+def describe_chances(folder: Path, wrong_at_most: float = WRONG_AT_MOST) -> dict[str, Any]:
+    """Return whether a model knows how likely answers by its codes are, and what that allows."""
+    said = None
+    if (folder / CHANCES).is_file():  # the fingerprint of an older file of weights is a hash of it
+        said = read_chances(folder, _fingerprint_here(folder))
+    content = {"known": False, "children": 0, "parents": 0}
+    if said is None or said.chances is None:
+        need = f"{LEAST_IMAGES} test images of {LEAST_KINDS} kinds"
+        return content | {"why_not": f"phpq train fits them, of this version, to at least {need}"}
+    return content | {"known": True, "by": "model"} | told_shares(said.chances, wrong_at_most)
+
+
+def _fingerprint_here(folder: Path) -> str:
+    """Return the fingerprint of a folder's weights, or of its ONNX file where it has none."""
+    from phpq.model.interface import ENCODER
+    from phpq.model.onnx_file import read_facts
+
+    if (folder / WEIGHTS).is_file():
+        return stored_fingerprint(folder / WEIGHTS)
+    return read_facts(folder / ENCODER).get(FINGERPRINT, "")
+
+
+def copy_chances(source: Path | None, folder: Path, fingerprint: str) -> None:
+    """Give a folder the chances of weights from another; what belongs to others goes nowhere."""
+    said = None
+    with suppress(FormatError):
+        said = source and read_chances(source, fingerprint)
+    if said:
+        write_chances(folder, said, fingerprint)
+    else:
+        (folder / CHANCES).unlink(missing_ok=True)

@@ -23,7 +23,14 @@ from numpy.typing import NDArray
 from phpq.codes import Codebooks, QueryNorm, Space
 from phpq.errors import FormatError, NotTrainedError, unknown_name
 from phpq.files import replacing
-from phpq.model.checkpoint import GENERAL, WEIGHTS, ModelCard, stored_fingerprint, write_card
+from phpq.model.checkpoint import (
+    GENERAL,
+    WEIGHTS,
+    ModelCard,
+    copy_chances,
+    stored_fingerprint,
+    write_card,
+)
 from phpq.model.interface import ENCODER, INT8, ONNX_FILES, Model, load
 from phpq.model.onnx_file import check_sealed, read_facts
 
@@ -80,6 +87,7 @@ class OnnxModel(Model):
         for name in (WEIGHTS, GENERAL, *ONNX_FILES.values(), INT8):
             if (self.home / name).is_file():
                 copy_file(self.home / name, path / name)
+        copy_chances(self.home, path, self.fingerprint())
         return path
 
     def _embed(

@@ -18,6 +18,7 @@ from phpq.errors import ConfigError, NotTrainedError, unknown_name
 from phpq.model.checkpoint import (
     GENERAL,
     ModelCard,
+    copy_chances,
     fingerprint_of_state,
     read_network,
     write_card,
@@ -89,6 +90,7 @@ class TorchModel(Model):
         write_weights(path, self.network, epoch=self.epochs)
         if self.has_general:
             write_general(path, self.general)
+        copy_chances(self.folder, path, self.fingerprint())
         write_onnx(self, path)
         return path
 

@@ -17,7 +17,14 @@ from phpq.errors import FormatError
 from phpq.evaluation.coded import FOLDER
 from phpq.evaluation.run import METRICS
 from phpq.files import read_json, write_text
-from phpq.model.checkpoint import WEIGHTS, ModelCard, read_card, stored_fingerprint
+from phpq.model.checkpoint import (
+    CHANCES,
+    WEIGHTS,
+    ModelCard,
+    describe_chances,
+    read_card,
+    stored_fingerprint,
+)
 from phpq.report.blocks import Block, Note, Report, Section, Settings, Table, render_markdown
 
 if TYPE_CHECKING:
@@ -88,7 +95,7 @@ def _page(folder: Path, card: ModelCard, licence: str, metrics: dict[str, Any] |
             Section("Use", (Note((_USE,)),)),
             Section("Data and classes", tuple(_data(card, metrics))),
             Section("Recipe", tuple(_recipe(config))),
-            Section("Results", tuple(_scores(metrics))),
+            Section("Results", (*_scores(metrics), Note((_chances(folder),)))),
             Section("Size", (Note((_size(folder, bits),)),)),
             Section("Licence", (Note(tuple(_licence(config, licence))),)),
             Section("Limits", (Note(_LIMITS, as_list=True),)),
@@ -179,6 +186,20 @@ def _scores(metrics: dict[str, Any] | None) -> list[Block]:
     return [*blocks, Table(("search by", "bits", "R@1", "MAP"), found, text)]
 
 
+def _chances(folder: Path) -> str:
+    """Tell whether answers carry probabilities, and how many photos are named by them."""
+    told = describe_chances(folder)
+    if not told["known"]:
+        return "How likely answers are was not fitted: a gallery can (`phpq gallery calibrate`)."
+    limit = f"{100 * told['wrong_at_most']:g} %"
+    return (
+        "Hits and verdicts carry the probability that they are right, fitted to "
+        f"{told['images']:,} images that it did not learn from, as if every second photo showed "
+        f"something else than these classes. If at most {limit} of the names may be wrong, "
+        f"{told['named']:.0%} of the photos of its classes get their name; the others are unknown."
+    )
+
+
 def _size(folder: Path, bits: int) -> str:
     files = [path for path in sorted(folder.iterdir()) if path.suffix in (".safetensors", ".onnx")]
     sizes = ", ".join(f"{path.name} {path.stat().st_size / 1e6:.1f} MB" for path in files)
@@ -219,7 +240,7 @@ def fetch(name: str) -> Path:
     from huggingface_hub import snapshot_download
     from huggingface_hub.errors import HfHubHTTPError, HFValidationError
 
-    wanted = [CONFIG_FILE, CARD, "*.safetensors", "*.onnx"]
+    wanted = [CONFIG_FILE, CARD, CHANCES, "*.safetensors", "*.onnx"]
     try:
         return Path(snapshot_download(name, allow_patterns=wanted, endpoint=_endpoint()))
     except (OSError, HfHubHTTPError, HFValidationError) as error:

@@ -104,6 +104,7 @@ def describe(services: Services, view: GalleryView) -> schemas.Info:
         suggests_boxes=not view.remember("boxes missing", lambda: heat_missing(model)),
         embeddings=manifest.keep_embeddings,
         codebooks=manifest.codebooks,
+        kinds=manifest.owns_codebooks or view.knows is not None,
         version=view.version,
         model=schemas.ModelInfo(
             method=model.card.config.method.name,

@@ -121,6 +121,7 @@ class Info(BaseModel):
     suggests_boxes: bool
     embeddings: bool = Field(description="Whether float embeddings are kept, for rerank.")
     codebooks: Literal["model", "own"] = Field(description="Whose the codebooks are.")
+    kinds: bool = Field(description="Whether verdicts are by kinds, not by the labels of hits.")
     version: int = Field(description="Of the gallery; it grows with every change.")
     model: ModelInfo
     writable: bool

@@ -42,6 +42,7 @@ from phpq.training.step import (
     set_rates,
 )
 
+_KEPT_QUERIES = 10_000  # of an evaluation, D floats each
 COLLAPSE = 0.19  # of the largest entropy of a codebook: 1.5 of 8 bits
 
 
@@ -53,6 +54,14 @@ class EpochResult:
     by_step: Tensor  # (steps, 1 + terms) float64 on the CPU: the same, of each step
     codes: NDArray[np.uint8]  # (images, M) of the training crops as they passed
     seconds: float
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Measured:
+    """What the last evaluation embedded, as far as something else is fitted to it."""
+
+    queries: LabelledEmbeddings  # of the test split, at most `_KEPT_QUERIES`
+    codes: NDArray[np.uint8]  # (N, M) of the training split
 
 
 def _cut(network: Method, config: RunConfig, group: Group) -> Cut:
@@ -137,6 +146,7 @@ class Trainer:
         )
         self.network.start(self.training_set)
         self.prepare_seconds = 0.0  # that the last `prepare_epoch` took
+        self.measured: Measured | None = None  # by the last `evaluate` of the first process
         self._graphed: GraphedStep | None = None
         # Not with several processes: what they exchange would have to be captured too.
         graphed = acceleration(config, device) != "off" and group.size == 1
@@ -235,13 +245,23 @@ class Trainer:
             codebooks=codebooks,
             query_norm=network.query_norm,
         )
-        scores = measure(codebooks.encode(gallery_embeddings))
+        codes = codebooks.encode(gallery_embeddings)
+        self.measured = Measured(_some(queries, _KEPT_QUERIES), codes)
+        scores = measure(codes)
         assert scores.health is not None  # codes always have one
         row = {"map": scores.map_percent, "gallery_distinct_codes": scores.health.distinct_codes}
         learned = self.network.learned_codes()
         if learned is not None:
             row["map_learned"] = measure(learned).map_percent
         return row
+
+
+def _some(images: LabelledEmbeddings, most: int) -> LabelledEmbeddings:
+    """Return a random sample, always the same, of more than `most` embeddings; else all."""
+    if len(images) <= most:
+        return images
+    chosen = np.sort(np.random.default_rng(0).permutation(len(images))[:most])
+    return LabelledEmbeddings(images.embeddings[chosen], images.labels[chosen])
 
 
 def run_epochs(

@@ -2,6 +2,7 @@
 
     config.json          the resolved config, the classes, the data set, the version
     weights.safetensors  the model as of the last checkpoint (averaged weights)
+    chances.json         how likely answers by its codes are, where there are images enough to tell
     general.safetensors  its general embedding, once the run is finished
     encoder.onnx         the same two for machines without torch, if `training.onnx` says so and
     general.onnx         the packages are there
@@ -17,19 +18,22 @@ import json
 import time
 from collections import defaultdict
 from collections.abc import Callable
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import dataclass
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
+from phpq.additive import LEAST_IMAGES, Calibration, calibrated_codes, code_kinds
 from phpq.config import RunConfig
-from phpq.data import Dataset, learned_part
-from phpq.errors import ConfigError, FormatError
+from phpq.data import Dataset, LabelledImages, learned_part, new_kinds
+from phpq.errors import ConfigError, DataError, FormatError
+from phpq.evaluation.embedding import embed_readable
 from phpq.evaluation.history import METRICS, read_rows
 from phpq.files import remove_temporaries, write_bytes, write_text
 from phpq.model.checkpoint import (
@@ -40,6 +44,7 @@ from phpq.model.checkpoint import (
     interrupted_card,
     read_network,
     write_card,
+    write_chances,
     write_weights,
 )
 from phpq.model.export import lacks_onnx, write_onnx
@@ -53,6 +58,8 @@ from phpq.training.distributed import ALONE, Group
 from phpq.training.features import pass_on
 from phpq.training.loop import Trainer, run_epochs
 from phpq.training.progress import Reporter
+
+_STRANGERS = 2000  # images of classes that were held out that are embedded for chances
 
 
 def train_run(  # noqa: PLR0913  by name
@@ -71,7 +78,8 @@ def train_run(  # noqa: PLR0913  by name
     The training split is also the gallery, the test split the queries; `cache` is a folder for
     decoded pixels. Each process of a group calls this; the first writes the folder, which all must
     be able to read. On CUDA each has its own device. Resuming a finished run that lacks its general
-    embedding or its ONNX files, as those of older versions do, adds them.
+    embedding or its ONNX files, as those of older versions do, adds them, and chances with the
+    first of these.
     """
     group = group or ALONE
     reporter = reporter if reporter and group.first else Reporter()
@@ -109,12 +117,45 @@ def train_run(  # noqa: PLR0913  by name
     if finished:
         network, epochs = read_network(folder, card)
         trainer.evaluated_network.load_state_dict(network.state_dict())
+        trainer.evaluate()
     else:
         before = config.training.epochs - trainer.config.training.epochs  # of the classifier
         epochs = _learn(trainer, folder, before=before, begun=begun)
+    # Before the general embedding, which says that the run is finished.
+    strangers = new_kinds(dataset, config.data)[0] if config.data.holdout_classes else None
+    model = TorchModel(trainer.plain_network, card, device=place, epochs=epochs, folder=folder)
+    group.on_first(lambda: _write_chances(trainer, model, strangers, folder))
     general = fit_general(trainer.evaluated_network, config, trainer.training_set)
     group.on_first(lambda: write_general(folder, general))
     return _with_onnx(trainer.plain_network, card, folder, epochs, place, reporter, group)
+
+
+def _write_chances(
+    trainer: Trainer, model: TorchModel, strangers: LabelledImages | None, folder: Path
+) -> None:
+    """Fit and write how likely answers by the codes are; nothing where images are too few to tell.
+
+    The test split asks. What nobody learned, where classes were held out, shows what is not known:
+    of these the training images, so that their test images can still measure something.
+    """
+    seen = trainer.measured
+    assert seen is not None  # the first process has measured the last epoch
+    names = model.class_names
+    kinds = code_kinds(model.codebooks, seen.codes, trainer.labels, names, norm=model.query_norm)
+    vectors = seen.queries.embeddings
+    labels = [names[label] for label in seen.queries.labels.tolist()]
+    # Without enough of the known ones nothing would come of the others.
+    if strangers is not None and len(strangers) and len(labels) >= LEAST_IMAGES:
+        most = min(len(strangers), _STRANGERS)
+        chosen = np.sort(np.random.default_rng(0).permutation(len(strangers))[:most])
+        with suppress(DataError):  # nobody looked at them before, and the run is as good without
+            found = embed_readable(model, strangers.subset(chosen))
+            vectors = np.concatenate([vectors, found.embeddings])
+            labels += [strangers.class_names[label] for label in found.images.labels.tolist()]
+    kinds = calibrated_codes(kinds, (vectors, labels))
+    if kinds.chances is not None:
+        said = Calibration(sharpness=kinds.sharpness, chances=kinds.chances)
+        write_chances(folder, said, model.fingerprint())
 
 
 def _with_onnx(

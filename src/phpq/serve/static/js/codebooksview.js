@@ -2,7 +2,7 @@
 
 import * as api from "./api.js";
 import { decimals, el, hueOf, icon, labelText, picture, plural, thumbnail, whole } from "./dom.js";
-import { knowsKinds } from "./kinds.js";
+import { ownsCodebooks } from "./kinds.js";
 import { problem, say, skeletons, state } from "./notify.js";
 import { walkable } from "./results.js";
 import { format, fromImage } from "./route.js";
@@ -67,7 +67,7 @@ export function codebooksView(app) {
     }
     title.textContent = "Codebooks";
     const size = facts.info.codebook_size;
-    lead.textContent = knowsKinds()
+    lead.textContent = ownsCodebooks()
       ? "A code names one codeword of each codebook, which this gallery fitted to its images and " +
         "labels. The sum of its codewords stands for an image."
       : "A code names one codeword of each codebook. Images behind the same codeword look alike " +

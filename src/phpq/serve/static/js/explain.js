@@ -13,7 +13,7 @@ import {
   thumbnail,
   valueText,
 } from "./dom.js";
-import { knowsKinds } from "./kinds.js";
+import { ownsCodebooks } from "./kinds.js";
 import { problem, say } from "./notify.js";
 import { fromImage } from "./route.js";
 import { choice, facts, why, wordsOf } from "./store.js";
@@ -222,7 +222,7 @@ function bars(answer, { hit }, code) {
   const lead = share ? `${part} of the best score that any code could reach. ` : "";
   return [
     el("h3", {}, "Where the score comes from"),
-    el("p", { class: "hint" }, `${lead}${knowsKinds() ? OWN_SUM : SUM}`),
+    el("p", { class: "hint" }, `${lead}${ownsCodebooks() ? OWN_SUM : SUM}`),
     el(
       "table",
       {},

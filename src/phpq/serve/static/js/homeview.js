@@ -3,7 +3,7 @@
 import * as api from "./api.js";
 import { el, labelText, picture, thumbnail, whole } from "./dom.js";
 import { dropPlace } from "./intake.js";
-import { knowsKinds } from "./kinds.js";
+import { ownsCodebooks } from "./kinds.js";
 import { problem, skeletons, state } from "./notify.js";
 import { walkable } from "./results.js";
 import { fromImage } from "./route.js";
@@ -106,7 +106,7 @@ const emptyGallery = () =>
 /** The same cards of figures that open a report. */
 function headlines() {
   const { images, bits, num_codebooks: books, codebook_size: size, model = {} } = facts.info;
-  const own = knowsKinds() ? ", its own" : "";
+  const own = ownsCodebooks() ? ", its own" : "";
   const cards = [
     [
       "Images",

@@ -2,7 +2,7 @@
 
 import { bytesText, button, el, icon, whole } from "./dom.js";
 import { camera, pick } from "./intake.js";
-import { knowsKinds } from "./kinds.js";
+import { ownsCodebooks } from "./kinds.js";
 import { choice, facts } from "./store.js";
 
 const KEYS = [
@@ -117,7 +117,7 @@ function about() {
     ["gallery", info.name],
     ["images", whole(info.images)],
     ["bits per image", `${info.bits} (${info.num_codebooks} codebooks of ${info.codebook_size})`],
-    ["codebooks are", knowsKinds() ? "its own, fitted to its images and labels" : "the model's"],
+    ["codebooks are", ownsCodebooks() ? "its own, fitted to its images and labels" : "the model's"],
     ["method", model.method],
     ["backbone", model.backbone],
     ["classes learned", model.classes],

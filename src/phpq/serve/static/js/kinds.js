@@ -5,7 +5,10 @@
 import { el, labelText, likely } from "./dom.js";
 import { facts } from "./store.js";
 
-export const knowsKinds = () => facts.info.codebooks === "own";
+export const knowsKinds = () => facts.info.kinds;
+
+/** Whether codes are sums of codewords that were fitted to the gallery, with its kinds. */
+export const ownsCodebooks = () => facts.info.codebooks === "own";
 
 /**
  * @param {(labels: string[]) => void} choose Called with the labels to filter by.

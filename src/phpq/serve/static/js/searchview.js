@@ -112,7 +112,9 @@ export function searchView(app) {
       answer = found;
       all = [...found.hits];
       if (route.kind === "upload") settleAddress(memory, upload);
-      kinds?.show(verdict, route);
+      // By hits: the gallery has changed since the page was opened, and knows no kinds any more.
+      if (verdict?.by === "hits") kinds?.hide();
+      else kinds?.show(verdict, route);
       showHits();
       showQuery(app.memory(), upload, answer.query);
       return true;
