@@ -77,6 +77,8 @@ TABLES: dict[str, Callable[[Load], str]] = {
 LATER: dict[str, tuple[str, Callable[[Any], str]]] = {
     "laptop.search": ("laptop", speed.laptop_search),
     "laptop.serve": ("laptop", speed.laptop_serve),
+    "laptop.codes": ("laptop", speed.laptop_codes),
+    "laptop.first": ("laptop", speed.laptop_first),
     "gallery.indexing": ("gallery", speed.gallery_indexing),
     "sharded.encoding": ("encoding", speed.sharded_encoding),
 }

@@ -421,6 +421,30 @@ def laptop_serve(content: Any) -> str:
     return markdown(("runtime", "ready, s", "PSS, MB", "uploads per second"), rows, right=True)
 
 
+def laptop_codes(content: Any) -> str:
+    """Return what the runtimes make of one model."""
+    rows = [
+        (
+            _RUNTIMES[row["runtime"]],
+            f"{row['MB']:.0f}",
+            f"{row['images/s']:.1f}",
+            f"{row['x torch']:.2f}",
+            f"{row['same codes %']:.2f}",
+            f"{row['MAP']:.2f}",
+        )
+        for row in content["codes"]
+    ]
+    heads = ("runtime", "MB", "images/s", "times torch", "equal codes, %", "MAP")
+    return markdown(heads, rows, right=True)
+
+
+def laptop_first(content: Any) -> str:
+    """Return the seconds of a newcomer's commands."""
+    rows = [(f"`{row['command']}`", f"{row['seconds']:.0f}") for row in content["first"][:-1]]
+    total = content["first"][-1]["seconds"]
+    return markdown(("command", "s"), [*rows, ("all", f"{total:.0f}")], right=True)
+
+
 def gallery_indexing(content: Any) -> str:
     """Return indexing beside bare decoding and bare inference."""
     heads = ("backbone", "images", "decoding, images/s", "inference", "indexing", "ratio")

@@ -131,6 +131,17 @@ def test_tables_of_benchmarks_that_wait_for_a_quiet_machine(render: ModuleType) 
     found = {
         "start": [{"runtime": "onnx", "first_s": 1.84, "again_s": 0.66}],
         "serve": [{"runtime": "torch", "ready_s": 4.2, "pss_mb": 931.6, "uploads_per_s": 20.24}],
+        "codes": [
+            {
+                "runtime": "int8",
+                "MB": 19.2,
+                "images/s": 98.04,
+                "x torch": 4.512,
+                "same codes %": 31.5,
+                "MAP": 53.129,
+            }
+        ],
+        "first": [{"command": "phpq train", "seconds": 80.5}, {"command": "all", "seconds": 99.7}],
         "results": [{"way": "local", "seconds": 66.94, "overall_per_s": 17.9}],
     }
     last = {
@@ -141,6 +152,8 @@ def test_tables_of_benchmarks_that_wait_for_a_quiet_machine(render: ModuleType) 
     assert last == {
         "laptop.search": "| ONNX (the default on a CPU) | 1.8 | 0.7 |",
         "laptop.serve": "| torch | 4.2 | 932 | 20.2 |",
+        "laptop.codes": "| int8 | 19 | 98.0 | 4.51 | 31.50 | 53.13 |",
+        "laptop.first": "| all | 100 |",
         "sharded.encoding": "| local | 66.9 | 17.9 |",
     }
 
