@@ -141,7 +141,10 @@ def measure_install(options: argparse.Namespace) -> list[Row]:
     with tempfile.TemporaryDirectory() as room:
         python = Path(room) / "bin" / "python"
         subprocess.run(["uv", "venv", "-q", "-p", sys.executable, room], check=True)
-        subprocess.run(["uv", "pip", "install", "-q", "--python", python, ROOT], check=True)
+        subprocess.run(
+            ["uv", "pip", "install", "-q", "--compile-bytecode", "--python", python, ROOT],
+            check=True,
+        )
         sizes = Counter[str]()
         for path in Path(room).rglob("*"):
             if path.is_file() and not path.is_symlink():
@@ -182,7 +185,9 @@ def write_sections(path: Path, found: dict[str, list[Row]], options: argparse.Na
     content = json.loads(path.read_text("utf-8")) if path.is_file() else {"made": {}}
     made = provenance(options)
     if options.run:
-        made["config"] = to_dict(load(options.run, device="cpu").card.config)
+        config = to_dict(load(options.run, device="cpu").card.config)
+        config["model"]["weights"] = Path(config["model"]["weights"]).name
+        made["config"] = config
     content["made"] |= dict.fromkeys(found, made)
     path.write_text(json.dumps(content | found, indent=1) + "\n", "utf-8")
 

@@ -12,7 +12,7 @@ import statistics
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from render_tables import BITS, CARRIED, Load, means, measured
+from render_tables import BITS, CARRIED, Load, means
 
 from phpq.config import RECIPES, RunConfig
 from phpq.reproduce.paper import PAPER
@@ -57,11 +57,7 @@ def _replace(page: str, found: re.Match[str], numbers: Sequence[str]) -> str:
 
 
 def _installed(load: Load) -> list[str]:
-    found = measured(load, "laptop")
-    if found is None:
-        megabytes = load(CARRIED)["values"]["installed_mb"]["value"]
-    else:
-        (megabytes,) = (row["MB"] for row in found["install"] if row["package"] == "all")
+    (megabytes,) = (row["MB"] for row in load("laptop")["install"] if row["package"] == "all")
     return [f"{megabytes / 1000:.1f}"]
 
 

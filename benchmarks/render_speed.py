@@ -398,16 +398,16 @@ def _rate(value: float | list[float]) -> float:
 _RUNTIMES = {"torch": "torch", "onnx": "ONNX (the default on a CPU)", "int8": "int8"}
 
 
-def laptop_search(content: Any) -> str:
+def laptop_search(load: Load) -> str:
     """Return seconds of a search from nothing."""
     rows = [
         (_RUNTIMES[row["runtime"]], f"{row['first_s']:.1f}", f"{row['again_s']:.1f}")
-        for row in content["start"]
+        for row in load("laptop")["start"]
     ]
     return markdown(("runtime", "first, s", "again, s"), rows, right=True)
 
 
-def laptop_serve(content: Any) -> str:
+def laptop_serve(load: Load) -> str:
     """Return what a server takes, and gives."""
     rows = [
         (
@@ -416,12 +416,12 @@ def laptop_serve(content: Any) -> str:
             f"{row['pss_mb']:.0f}",
             f"{row['uploads_per_s']:.1f}",
         )
-        for row in content["serve"]
+        for row in load("laptop")["serve"]
     ]
     return markdown(("runtime", "ready, s", "PSS, MB", "uploads per second"), rows, right=True)
 
 
-def laptop_codes(content: Any) -> str:
+def laptop_codes(load: Load) -> str:
     """Return what the runtimes make of one model."""
     rows = [
         (
@@ -432,17 +432,17 @@ def laptop_codes(content: Any) -> str:
             f"{row['same codes %']:.2f}",
             f"{row['MAP']:.2f}",
         )
-        for row in content["codes"]
+        for row in load("laptop")["codes"]
     ]
     heads = ("runtime", "MB", "images/s", "times torch", "equal codes, %", "MAP")
     return markdown(heads, rows, right=True)
 
 
-def laptop_first(content: Any) -> str:
+def laptop_first(load: Load) -> str:
     """Return the seconds of a newcomer's commands."""
-    rows = [(f"`{row['command']}`", f"{row['seconds']:.0f}") for row in content["first"][:-1]]
-    total = content["first"][-1]["seconds"]
-    return markdown(("command", "s"), [*rows, ("all", f"{total:.0f}")], right=True)
+    *parts, total = load("laptop")["first"]
+    rows = [(f"`{row['command']}`", f"{row['seconds']:.0f}") for row in parts]
+    return markdown(("command", "s"), [*rows, ("all", f"{total['seconds']:.0f}")], right=True)
 
 
 def gallery_indexing(content: Any) -> str:
