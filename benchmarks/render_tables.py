@@ -229,17 +229,21 @@ def unseen_open(load: Load) -> str:
     return markdown(("gallery, queries", "without labels", "with labels"), rows, right=True)
 
 
-def knows_scores(load: Load) -> str:
+def knows_scores(name: str) -> Callable[[Load], str]:
     """Return how well scores tell known from unknown photos, and what probabilities keep."""
-    heads = ("score", "AUROC", "named in hindsight", "calibration error", "named", "wrong")
-    rows = []
-    for each in load("knows")["scores"]:
-        cut = next((c for c in each.get("cut_offs", ()) if c["wrong_at_most"] == 0.05), None)
-        error = f"{each['calibration_error']:.3f}" if cut else ""
-        kept = (f"{100 * cut['named']:.1f}", f"{100 * cut['wrong']:.1f}") if cut else ("", "")
-        hindsight = f"{100 * each['named_in_hindsight']:.1f}"
-        rows.append((each["score"], f"{each['auroc']:.3f}", hindsight, error, *kept))
-    return markdown(heads, rows, right=True)
+
+    def render(load: Load) -> str:
+        heads = ("score", "AUROC", "named in hindsight", "calibration error", "named", "wrong")
+        rows = []
+        for each in load(name)["scores"]:
+            cut = next((c for c in each.get("cut_offs", ()) if c["wrong_at_most"] == 0.05), None)
+            error = f"{each['calibration_error']:.3f}" if cut else ""
+            kept = (f"{100 * cut['named']:.1f}", f"{100 * cut['wrong']:.1f}") if cut else ("", "")
+            hindsight = f"{100 * each['named_in_hindsight']:.1f}"
+            rows.append((each["score"], f"{each['auroc']:.3f}", hindsight, error, *kept))
+        return markdown(heads, rows, right=True)
+
+    return render
 
 
 def knows_parents(load: Load) -> str:
