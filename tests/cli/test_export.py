@@ -30,6 +30,7 @@ def test_the_encoder_goes_to_onnx_with_the_codes_of_the_model(tmp_path: Path) ->
     np.testing.assert_array_equal(codes, model.encode(tiny_birds().test))
 
 
+@pytest.mark.rare  # tests/model/test_onnx_model.py embeds with the same file
 def test_the_general_embedding_goes_to_onnx_alone(tmp_path: Path) -> None:
     run = copy_run(tmp_path / "run")
     outcome = phpq("export", run, "--format", "general", "--json")

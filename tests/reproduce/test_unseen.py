@@ -60,6 +60,7 @@ def test_ways_are_those_that_say_something(unseen: Finished) -> None:
     assert ways("phpq")[:2] == [(OWN, "without"), (FLOATS, "without")]
 
 
+@pytest.mark.slow
 def test_galleries_of_phpq_are_fitted_to_its_general_embedding(
     unseen: Finished, tmp_path: Path
 ) -> None:

@@ -19,7 +19,7 @@ from phpq.training import train_run
 
 
 @pytest.mark.parametrize(
-    ("method", "tolerance"), [("phpq", 1e-9), pytest.param("pq", 2.0, marks=pytest.mark.slow)]
+    ("method", "tolerance"), [("phpq", 1e-9), pytest.param("pq", 2.0, marks=pytest.mark.rare)]
 )
 def test_a_cell_is_a_training_run(
     finished: Finished, tmp_path: Path, method: str, tolerance: float

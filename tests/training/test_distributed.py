@@ -149,6 +149,7 @@ def test_what_is_exchanged(tmp_path: Path) -> None:
         assert found["every"].tolist() == [True, False]
 
 
+@pytest.mark.slow
 def test_the_first_that_fails_reports_for_all(tmp_path: Path) -> None:
     assert together(3, process_groups.report, tmp_path) == [0, 0, 0]
     [said] = tmp_path.iterdir()
