@@ -117,7 +117,8 @@ def test_what_is_sure_is_said_in_words() -> None:
     assert _told(found, filtered=False) == "likely wren (72%)\nor owl (4%)"
     unknown = replace(found, sure=Sure(None, None, 0.72, 0.025))
     assert _told(unknown, filtered=True) == (
-        "unknown: no name is sure enough, if at most 2.5% of the names may be wrong\n"
+        "unknown: no name is sure enough, if at most 2.5% of the names may be wrong "
+        "(more: --wrong-at-most)\n"
         "nearest: wren (72%), owl (4%)"
     )
     family = replace(found, sure=Sure("songbird", 1, 0.97, 0.05))
