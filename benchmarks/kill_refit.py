@@ -218,7 +218,7 @@ def kill_once(
     folder, stop = home / "gallery", home / "stop"
     stop.unlink(missing_ok=True)
     # More than it will live to make.
-    changes = [draw(generator, upgrades=upgrades) for _ in range(40)]
+    changes = [draw(generator, upgrades=upgrades) for _ in range(1000)]
     compacts = generator.random() < 0.3
     states = answer_of(lambda say: say(json.dumps(now_and_before(folder))))
     now, before = json.loads(states)

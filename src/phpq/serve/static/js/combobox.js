@@ -45,6 +45,7 @@ export function labelField(id, choose) {
   let options = [];
   let active = -1;
   let timer = 0;
+  let listed = null; // the text that the list was made for
   let running = new AbortController();
 
   const close = () => {
@@ -108,12 +109,25 @@ export function labelField(id, choose) {
     running.abort();
     running = new AbortController();
     const { signal } = running;
+    const typed = input.value.trim();
     try {
-      const answer = await matching(input.value.trim(), signal);
-      if (!signal.aborted) show(answer);
+      const answer = await matching(typed, signal);
+      if (signal.aborted) return;
+      listed = typed;
+      show(answer);
     } catch (error) {
       if (error.name !== "AbortError") close();
     }
+  };
+
+  /** Takes the label that is marked; of what was just typed, not of a list that is older. */
+  const enter = async () => {
+    const typed = input.value.trim();
+    if (typed && typed !== listed) {
+      clearTimeout(timer);
+      await ask();
+    }
+    if (options[active] !== undefined && !list.hidden) take(options[active]);
   };
 
   input.addEventListener("input", () => {
@@ -132,7 +146,7 @@ export function labelField(id, choose) {
       }
     } else if (event.key === "Enter") {
       event.preventDefault();
-      if (options[active] !== undefined && !list.hidden) take(options[active]);
+      enter();
     } else if (event.key === "Escape" && !list.hidden) {
       event.stopPropagation();
       close();
