@@ -398,44 +398,38 @@ def _rate(value: float | list[float]) -> float:
 _RUNTIMES = {"torch": "torch", "onnx": "ONNX (the default on a CPU)", "int8": "int8"}
 
 
-def laptop_search(load: Load) -> str:
-    """Return seconds of a search from nothing."""
-    rows = [
-        (_RUNTIMES[row["runtime"]], f"{row['first_s']:.1f}", f"{row['again_s']:.1f}")
-        for row in load("laptop")["start"]
-    ]
-    return markdown(("runtime", "first, s", "again, s"), rows, right=True)
+def _laptop(section: str, columns: Mapping[str, tuple[str, str]]) -> Callable[[Load], str]:
+    """Return a table of runtimes: what a column is called, what holds it, and how it is written."""
+
+    def render(load: Load) -> str:
+        rows = [
+            (_RUNTIMES[row["runtime"]], *(format(row[key], how) for key, how in columns.values()))
+            for row in load("laptop")[section]
+        ]
+        return markdown(("runtime", *columns), rows, right=True)
+
+    return render
 
 
-def laptop_serve(load: Load) -> str:
-    """Return what a server takes, and gives."""
-    rows = [
-        (
-            _RUNTIMES[row["runtime"]],
-            f"{row['ready_s']:.1f}",
-            f"{row['pss_mb']:.0f}",
-            f"{row['uploads_per_s']:.1f}",
-        )
-        for row in load("laptop")["serve"]
-    ]
-    return markdown(("runtime", "ready, s", "PSS, MB", "uploads per second"), rows, right=True)
-
-
-def laptop_codes(load: Load) -> str:
-    """Return what the runtimes make of one model."""
-    rows = [
-        (
-            _RUNTIMES[row["runtime"]],
-            f"{row['MB']:.0f}",
-            f"{row['images/s']:.1f}",
-            f"{row['x torch']:.2f}",
-            f"{row['same codes %']:.2f}",
-            f"{row['MAP']:.2f}",
-        )
-        for row in load("laptop")["codes"]
-    ]
-    heads = ("runtime", "MB", "images/s", "times torch", "equal codes, %", "MAP")
-    return markdown(heads, rows, right=True)
+laptop_search = _laptop("start", {"first, s": ("first_s", ".1f"), "again, s": ("again_s", ".1f")})
+laptop_serve = _laptop(
+    "serve",
+    {
+        "ready, s": ("ready_s", ".1f"),
+        "PSS, MB": ("pss_mb", ".0f"),
+        "uploads per second": ("uploads_per_s", ".1f"),
+    },
+)
+laptop_codes = _laptop(
+    "codes",
+    {
+        "MB": ("MB", ".0f"),
+        "images/s": ("images/s", ".1f"),
+        "times torch": ("x torch", ".2f"),
+        "equal codes, %": ("same codes %", ".2f"),
+        "MAP": ("MAP", ".2f"),
+    },
+)
 
 
 def laptop_first(load: Load) -> str:

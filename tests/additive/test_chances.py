@@ -16,6 +16,7 @@ from phpq.additive.chances import (
     cut_off_at,
     fit_logistic,
     levels,
+    likeliest_factor,
     lineage,
     looks,
     renamed_parents,
@@ -180,3 +181,21 @@ def test_chances_without_parents_say_of_classes_what_they_said() -> None:
     assert (bare.kin, bare.cut_offs, bare.answered) == ((), chances.cut_offs[:1], chances.named)
     told = told_shares(bare, 0.05)
     assert (told["images"], told["named"]) == (100, told["answered"])
+
+
+def test_the_likeliest_factor_is_that_of_a_plain_loop() -> None:
+    generator = np.random.default_rng(5)
+    classes = generator.integers(6, size=80)
+    scores = generator.normal(size=(80, 6)).astype(np.float32)
+    scores[np.arange(80), classes] += 1
+    factors = np.geomspace(0.1, 20, 15)
+
+    def likelihood(factor: float) -> float:
+        total = 0.0
+        for row, kind in zip(scores.tolist(), classes.tolist(), strict=True):
+            total += factor * row[kind] - math.log(sum(math.exp(factor * one) for one in row))
+        return total
+
+    best = max(factors.tolist(), key=likelihood)
+    assert likeliest_factor(scores, classes, factors) == best
+    assert factors[0] < best < factors[-1]

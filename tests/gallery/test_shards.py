@@ -24,7 +24,7 @@ from phpq.gallery.shards import (
     Search,
     Shard,
     merge_ranked,
-    number_labels,
+    part_labels,
 )
 from phpq.gallery.view import GalleryView, Page
 from phpq.hits import Found
@@ -274,7 +274,7 @@ def test_rows_are_found_by_text(tmp_path: Path, parts: int) -> None:
         for place, record in enumerate(own):
             assert place in names.candidates(record["id"]).tolist()
         assert not len(names.candidates("none"))
-        labels, label_of = number_labels(part)
+        labels, label_of = part_labels(part)
         assert labels == tuple(sorted({r["label"] for r in own if r["label"] is not None}))
         assert [labels[n] if n >= 0 else None for n in label_of] == [r["label"] for r in own]
         assert names.memory_bytes() == 12 * len(own)
@@ -283,6 +283,6 @@ def test_rows_are_found_by_text(tmp_path: Path, parts: int) -> None:
 def test_no_rows_have_no_names(tmp_path: Path) -> None:
     part = find_part(make_store(tmp_path / "g"))
     assert not len(Names(part, "id").candidates("a"))
-    labels, label_of = number_labels(part)
+    labels, label_of = part_labels(part)
     assert labels == ()
     assert np.array_equal(label_of, np.empty(0, np.int32))

@@ -8,10 +8,10 @@ from phpq.additive.chances import Calibration as Calibration
 from phpq.additive.chances import levels as levels
 from phpq.additive.chances import lineage as lineage
 from phpq.additive.chances import renamed_parents as renamed_parents
+from phpq.additive.chances import softmax as softmax
 from phpq.additive.codebooks import AdditiveCodebooks as AdditiveCodebooks
 from phpq.additive.codebooks import class_means as class_means
 from phpq.additive.codebooks import number_labels as number_labels
-from phpq.additive.codebooks import softmax as softmax
 from phpq.additive.codebooks import unit_rows as unit_rows
 from phpq.additive.fit import FIT_ROWS as FIT_ROWS
 from phpq.additive.fit import TRUST as TRUST

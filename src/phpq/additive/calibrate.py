@@ -22,8 +22,10 @@ from phpq.additive.chances import (
     cut_off_at,
     fit_logistic,
     levels,
+    likeliest_factor,
     log_odds,
     looks,
+    softmax,
 )
 from phpq.additive.codebooks import (
     AdditiveCodebooks,
@@ -31,7 +33,6 @@ from phpq.additive.codebooks import (
     cohesion,
     number_labels,
     prototypes,
-    softmax,
     unit_rows,
 )
 from phpq.additive.fit import DIMS, projection_of
@@ -76,7 +77,7 @@ def calibrated(
         known, unknown = _by_photos(rows, classes, books, held_out)
     if not _suffice(known, unknown):
         return replace(books, chances=None)
-    sharpness = _sharpness(known)
+    sharpness = likeliest_factor(known.scores, known.classes, _SHARPNESS)
     chances = _chances(known, unknown, sharpness, books)
     chances = replace(chances, held_out=held_out is not None)
     return replace(books, sharpness=sharpness, chances=chances)
@@ -109,7 +110,8 @@ def calibrated_codes(kinds: CodeKinds, held_out: HeldOut) -> CodeKinds:
     # Scores of codes have no length of their own: it depends on codebooks and on how queries ask.
     length = max(float(known.scores.max(axis=1).mean()), 1e-9)
     every = 1 + known.scores.size // _SHARPENED
-    sharpness = _sharpness(_Asked(known.scores[::every], known.classes[::every]), length)
+    some, shown = known.scores[::every], known.classes[::every]
+    sharpness = likeliest_factor(some, shown, _SHARPNESS / length)
     # A mean that lacks the own class is lower for that alone, whatever the photo shows.
     chances = _chances(known, unknown, sharpness, kinds, by_mean=not without_own)
     return replace(kinds, sharpness=sharpness, chances=replace(chances, held_out=True))
@@ -213,20 +215,6 @@ def _joined(parts: list[_Asked], count: int) -> _Asked:
     scores = [np.empty((0, count), np.float32), *(part.scores for part in parts)]
     classes = [np.empty(0, np.int64), *(part.classes for part in parts)]
     return _Asked(np.concatenate(scores), np.concatenate(classes))
-
-
-def _sharpness(known: _Asked, length: float = 1.0) -> float:
-    """Return the factor of class scores under which what photos show is most likely.
-
-    `length` is that of a good score.
-    """
-    factors = _SHARPNESS / length
-    places = np.arange(len(known.classes))
-    likely = [
-        np.log(softmax(factor * known.scores)[places, known.classes] + 1e-12).mean()
-        for factor in factors
-    ]
-    return float(factors[int(np.argmax(likely))])
 
 
 def _chances(

@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from phpq.codes import IntArray
+from phpq.codes import FloatArray, IntArray
 
 Floats = NDArray[np.float64]
 # Shares of wrong names that cut-offs are stored for; what lies between takes the one below.
@@ -138,6 +138,22 @@ def looks(scores: NDArray[Any], sharpness: float) -> Floats:
     others = np.exp(sharpness * (scores - best[:, None])).sum(axis=1) - 1  # odds against the best
     odds = -np.log(np.clip(others, np.exp(-_MOST_ODDS), np.exp(_MOST_ODDS)))
     return np.stack([best, mean, odds], axis=1)
+
+
+def softmax(scores: NDArray[Any]) -> FloatArray:
+    """Turn scores (Q, C) into shares that sum to 1 for each query."""
+    if not scores.shape[1]:
+        return scores.astype(np.float32)
+    powers = np.exp(scores - scores.max(axis=1, keepdims=True))
+    shares: FloatArray = (powers / powers.sum(axis=1, keepdims=True)).astype(np.float32)
+    return shares
+
+
+def likeliest_factor(scores: NDArray[Any], classes: IntArray, factors: NDArray[Any]) -> float:
+    """Return the factor of scores (Q, C) under which what they are of, (Q,), is most likely."""
+    places = np.arange(len(classes))
+    likely = [np.log(softmax(f * scores)[places, classes] + 1e-12).mean() for f in factors]
+    return float(factors[int(np.argmax(likely))])
 
 
 def sigmoid(values: NDArray[Any]) -> Floats:

@@ -23,7 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from phpq.additive._beam import beam_search, gram_matrix, nearest_codes
-from phpq.additive.chances import Chances, renamed_parents
+from phpq.additive.chances import Chances, renamed_parents, softmax
 from phpq.codes import CodeArray, Codebooks, FloatArray, IntArray, QueryNorm, check_embeddings
 from phpq.errors import FormatError, ShapeError
 
@@ -384,12 +384,3 @@ def unit_rows(vectors: FloatArray) -> FloatArray:
 def mean_square(errors: FloatArray) -> float:
     """Return the mean squared length of rows."""
     return float(np.square(errors, dtype=np.float64).sum(axis=1).mean()) if len(errors) else 0.0
-
-
-def softmax(scores: NDArray[Any]) -> FloatArray:
-    """Turn scores (Q, C) into shares that sum to 1 for each query."""
-    if not scores.shape[1]:
-        return scores.astype(np.float32)
-    powers = np.exp(scores - scores.max(axis=1, keepdims=True))
-    shares: FloatArray = (powers / powers.sum(axis=1, keepdims=True)).astype(np.float32)
-    return shares

@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from phpq.additive._beam import nearest_codes
+from phpq.additive.chances import likeliest_factor
 from phpq.additive.codebooks import (
     FAR,
     SIZE,
@@ -24,7 +25,6 @@ from phpq.additive.codebooks import (
     mean_square,
     number_labels,
     prototypes,
-    softmax,
     sums_by,
     unit_rows,
 )
@@ -153,11 +153,7 @@ def _sharpness(own: FloatArray, classes: IntArray, means: FloatArray) -> float:
     alone[rows] = near
     lengths = np.linalg.norm(means, axis=1)[numbers]
     scores[np.arange(len(inside)), numbers] = lengths * alone[inside]
-    likely = [
-        np.log(softmax(factor * scores)[np.arange(len(numbers)), numbers] + 1e-12).mean()
-        for factor in _SHARPNESS
-    ]
-    return float(_SHARPNESS[int(np.argmax(likely))])
+    return likeliest_factor(scores, numbers, _SHARPNESS)
 
 
 def _with_prototypes(

@@ -38,6 +38,12 @@ class CodeKinds:
         scores: FloatArray = self.books.vectors(queries, norm=self.norm) @ self.prototypes.T
         return scores
 
+    @property
+    def said(self) -> Calibration:
+        """What was fitted to scores such as theirs, to be kept."""
+        chances, parents = self.chances, self.parents
+        return Calibration(sharpness=self.sharpness, chances=chances, parents=parents)
+
     def told_by(self, said: Calibration) -> CodeKinds:
         """Return the same classes with what was fitted to scores such as theirs."""
         chances, parents = said.chances, said.parents

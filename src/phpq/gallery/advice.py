@@ -22,7 +22,7 @@ from phpq.evaluation.run import FOLDER, METRICS
 from phpq.files import read_json
 from phpq.gallery._part import find_part
 from phpq.gallery.of_run import open_run
-from phpq.gallery.shards import number_labels
+from phpq.gallery.shards import part_labels
 from phpq.index import CodeIndex
 
 TIMED_ROWS = 2_000_000  # more are not made up for a measurement
@@ -70,7 +70,7 @@ def advise_run(run: Path, size: int, *, seed: int = 0) -> CodeAdvice:
         raise ConfigError(f"size={size} is not allowed: it must be at least 1.")
     model = load(run, device="cpu")
     part = find_part(open_run(run, model))
-    codes, labels = part.codes(), number_labels(part)[1].astype(np.int64)
+    codes, labels = part.codes(), part_labels(part)[1].astype(np.int64)
     metrics = read_json(run / FOLDER / METRICS, remedy=f"Make it with: phpq evaluate {run}")
     codebooks = model.codebooks
     sizes = group_codes(codes).sizes

@@ -37,7 +37,7 @@ from phpq.gallery._part import find_part
 from phpq.gallery.folder import damage_named
 from phpq.gallery.ingest import encode_items
 from phpq.gallery.owned import read_said, write_codebooks, write_said
-from phpq.gallery.shards import number_labels
+from phpq.gallery.shards import part_labels
 from phpq.gallery.sources import Source, read_items
 from phpq.gallery.store import GalleryStore
 from phpq.gallery.verdicts import doubt_of
@@ -75,8 +75,7 @@ def calibrate(store: GalleryStore, load: Callable[[], Model], source: Source) ->
         else:
             kinds = calibrated_codes(_code_kinds(store, model.codebooks), held_out)
             _check_known(kinds.chances, held_out)
-            sharpness, parents = kinds.sharpness, kinds.parents
-            _say(store, Calibration(sharpness=sharpness, chances=kinds.chances, parents=parents))
+            _say(store, kinds.said)
     return describe(store)
 
 
@@ -224,7 +223,7 @@ def _label_counts(store: GalleryStore) -> dict[str, int]:
 def _code_kinds(store: GalleryStore, books: Codebooks) -> CodeKinds:
     """Return the kinds of a gallery with its model's codebooks, and what these belong to."""
     part = find_part(store)
-    names, classes = number_labels(part)
+    names, classes = part_labels(part)
     norm = store.manifest.query_norm
     kinds = code_kinds(books, part.codes(), classes.astype(np.int64), names, norm=norm)
     return replace(kinds, parents=read_said(store.folder, store.manifest).parents)

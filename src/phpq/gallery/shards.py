@@ -203,7 +203,7 @@ class Shard:
 
     @cached_property
     def _labels(self) -> tuple[tuple[str, ...], NDArray[np.int32]]:
-        return number_labels(self._part)
+        return part_labels(self._part)
 
     def candidates(self, column: str, text: str) -> Located:
         """Return the rows, ascending, that hold a text in the column "id" or "uri".
@@ -279,7 +279,7 @@ class Names:
         return int(self._hashes.nbytes + self._order.nbytes)
 
 
-def number_labels(part: StoredPart) -> tuple[tuple[str, ...], NDArray[np.int32]]:
+def part_labels(part: StoredPart) -> tuple[tuple[str, ...], NDArray[np.int32]]:
     """Return the distinct labels of a part, sorted, and (n,) int32 their numbers, -1 for none."""
     numbers: dict[str | None, int] = {None: -1}
     label_of = np.empty(len(part.rows), np.int32)

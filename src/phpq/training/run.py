@@ -29,7 +29,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from phpq.additive import LEAST_IMAGES, Calibration, calibrated_codes, code_kinds
+from phpq.additive import LEAST_IMAGES, calibrated_codes, code_kinds
 from phpq.config import RunConfig
 from phpq.data import Dataset, LabelledImages, learned_part, new_kinds
 from phpq.errors import ConfigError, DataError, FormatError
@@ -154,8 +154,7 @@ def _write_chances(
             labels += [strangers.class_names[label] for label in found.images.labels.tolist()]
     kinds = calibrated_codes(kinds, (vectors, labels))
     if kinds.chances is not None:
-        said = Calibration(sharpness=kinds.sharpness, chances=kinds.chances)
-        write_chances(folder, said, model.fingerprint())
+        write_chances(folder, kinds.said, model.fingerprint())
 
 
 def _with_onnx(
