@@ -117,10 +117,12 @@ def test_what_is_sure_is_said_in_words() -> None:
     assert _told(found, filtered=False) == "likely wren (72%)\nor owl (4%)"
     unknown = replace(found, sure=Sure(None, None, 0.72, 0.025))
     assert _told(unknown, filtered=True) == (
-        "unknown: no name is sure enough, if at most 2.5% of the names may be wrong "
+        "unknown, perhaps wren: no name is sure enough, if at most 2.5% of the names may be wrong "
         "(more: --wrong-at-most)\n"
         "nearest: wren (72%), owl (4%)"
     )
+    less = replace(found, known=0.4, sure=Sure(None, None, 0.36, 0.025))
+    assert _told(less, filtered=True).startswith("unknown: no name is sure enough, if at most 2.5%")
     family = replace(found, sure=Sure("songbird", 1, 0.97, 0.05))
     assert _told(family, filtered=False) == (
         "likely songbird (97%), which kind is not sure\nnearest: wren (72%), owl (4%)"

@@ -216,8 +216,10 @@ def _surely(verdict: Verdict, sure: Sure) -> str:
     nearest = f"nearest: {', '.join(listed)}"
     if sure.label is None:
         accepted = f"{100 * sure.wrong_at_most:g}% of the names may be wrong"
+        # More likely than not, and still too little for what the caller accepts.
+        perhaps = f", perhaps {verdict.label}" if sure.probability >= 0.5 else ""
         more = " (more: --wrong-at-most)" if sure.wrong_at_most < 1 else ""
-        return f"unknown: no name is sure enough, if at most {accepted}{more}\n{nearest}"
+        return f"unknown{perhaps}: no name is sure enough, if at most {accepted}{more}\n{nearest}"
     return f"likely {sure.label} ({_likely(sure.probability)}), which kind is not sure\n{nearest}"
 
 

@@ -47,12 +47,12 @@ export function kindsPanel(choose) {
     );
 
   /** What is said in place of a kind that is not sure: its parent, or nothing. */
-  const unsure = (sure) =>
+  const unsure = (verdict) =>
     el(
       "div",
       { class: "kind-best" },
-      el("h2", { class: "caption" }, sure.label === null ? "Not sure" : "Most likely"),
-      el("p", { class: "kind-name" }, sure.label === null ? "Unknown" : labelText(sure.label)),
+      el("h2", { class: "caption" }, verdict.sure.label === null ? "Not sure" : "Most likely"),
+      el("p", { class: "kind-name" }, unsureName(verdict)),
       el("p", { class: "hint" }),
     );
 
@@ -75,7 +75,7 @@ export function kindsPanel(choose) {
     else if (verdict !== shown) {
       // Otherwise the buttons stay, and with them the focus.
       shown = verdict;
-      const best = named(verdict) ? likeliest(verdict.label) : unsure(verdict.sure);
+      const best = named(verdict) ? likeliest(verdict.label) : unsure(verdict);
       const others = named(verdict) ? verdict.runners_up : kindsOf(verdict);
       root.replaceChildren(best);
       if (others.length) root.append(rest(others, verdict.known ?? 1));
@@ -116,7 +116,7 @@ export function kindsPanel(choose) {
       }
       const { label, probability } = shown.sure;
       const name = `Most likely ${labelText(label)} ${likely(probability)}`;
-      const said = label === null ? "Unknown" : name;
+      const said = label === null ? unsureName(shown) : name;
       return `${said}. The nearest kinds: ${[best, ...others].join(", ")}.`;
     },
   };
@@ -126,6 +126,12 @@ const kindsOf = (verdict) => [[verdict.label, verdict.share], ...verdict.runners
 
 /** Whether a kind is named: where probabilities are not known, always. */
 const named = ({ sure }) => !sure || sure.level === 0;
+
+/** What stands in place of a kind that is not sure: a parent, or that it is unknown. */
+function unsureName({ label, sure }) {
+  if (sure.label !== null) return labelText(sure.label);
+  return sure.probability >= 0.5 ? `Unknown, perhaps ${labelText(label)}` : "Unknown";
+}
 
 /** What is sure, and how sure that is. */
 function surely({ label, level, probability, wrong_at_most: accepted }) {
