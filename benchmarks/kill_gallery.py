@@ -39,6 +39,7 @@ from phpq.gallery.folder import new_manifest
 
 BOOKS, SIZE, SUB_DIM = 2, 16, 3
 NAMES = 400  # ids that there are: changes meet each other
+KINDS = ("add", "bulk", "delete", "compact")
 State = dict[str, bytes]  # id -> code
 
 
@@ -92,9 +93,9 @@ def code_of(name: str, salt: int) -> np.ndarray[Any, np.dtype[np.uint8]]:
     return np.random.default_rng([int(name), salt]).integers(SIZE, size=BOOKS, dtype=np.uint8)
 
 
-def draw_change(generator: random.Random, state: State) -> Change:
-    """Draw the next change."""
-    kind = generator.choice(("add", "add", "bulk", "delete", "compact"))
+def draw_change(generator: random.Random, state: State, kind: str = "") -> Change:
+    """Draw the next change, of a kind or of any."""
+    kind = kind or generator.choice(("add", *KINDS))
     salt = generator.randrange(1 << 30)
     if kind == "delete":
         known = sorted(state)
@@ -192,34 +193,43 @@ def answer_of(work: Callable[[Callable[[str], None]], None]) -> str:
     return said
 
 
-def kill_once(folder: Path, state: State, generator: random.Random) -> tuple[State, str, str]:
-    """Start changes, kill, check, go on; returns the new state, the change and how it was left."""
+def kill_once(
+    folder: Path, state: State, generator: random.Random, kind: str, took: dict[str, float]
+) -> tuple[State, str, str]:
+    """Start changes, kill, check, go on; returns the new state, the change and how it was left.
+
+    The kill aims at a change of this kind: at a random moment of the time that one of its kind
+    took before, and at its very beginning as long as that is not known.
+    """
     changes: list[Change] = []
     planned = state
-    for _ in range(20):  # more than the worker will live to make
-        changes.append(draw_change(generator, planned))
+    aim = generator.randrange(5)
+    for number in range(20):  # more than the worker will live to make
+        changes.append(draw_change(generator, planned, kind if number == aim else ""))
         planned = changes[-1].after(planned)
 
     def work(say: Callable[[str], None]) -> None:
         for number, change in enumerate(changes):
             say(f"begin {number}")
+            start = time.monotonic()
             apply_change(folder, change, lambda count: say(f"bulk {count}"))
-            say(f"done {number}")
+            say(f"done {number} {time.monotonic() - start}")
 
     child, pipe = in_child(work)
     with os.fdopen(pipe) as stream:
-        begun = generator.randrange(1, 6)
         said: list[str] = []
-        while sum(line.startswith("begin") for line in said) < begun:
+        while sum(line.startswith("begin") for line in said) <= aim:
             said.append(stream.readline())
-        time.sleep(generator.random() * 0.04)  # a change takes 5 to 50 ms
+        time.sleep(generator.random() * took.get(kind, 0.0))
         os.kill(child, signal.SIGKILL)
         said += stream.read().splitlines()
     _, status = os.waitpid(child, 0)
     failure = [line for line in said if line.startswith("failed")]
     if failure or not os.WIFSIGNALED(status):
         raise SystemExit(f"The worker ended by itself: {failure or said[-1:]}")
-    finished = sum(line.startswith("done") for line in said)
+    seconds = [float(line.split()[2]) for line in said if line.startswith("done")]
+    finished = len(seconds)
+    took |= {change.kind: spent for change, spent in zip(changes, seconds, strict=False)}
     for change in changes[:finished]:
         state = change.after(state)
     inside = sum(line.startswith("begin") for line in said) > finished
@@ -283,8 +293,10 @@ def main() -> None:
         manifest = new_manifest(FakeModel.codebooks, "made-up")
         answer_of(lambda _: void(GalleryStore.create(gallery, manifest)))
         state: State = {}
-        for _ in range(options.kills):
-            state, kind, left = kill_once(gallery, state, generator)
+        took: dict[str, float] = {}
+        for number in range(options.kills):
+            aim = KINDS[number % len(KINDS)]
+            state, kind, left = kill_once(gallery, state, generator, aim, took)
             met[kind, left] += 1
     finally:
         shutil.rmtree(folder, ignore_errors=True)
