@@ -214,6 +214,7 @@ def kill_once(
             start = time.monotonic()
             apply_change(folder, change, lambda count: say(f"bulk {count}"))
             say(f"done {number} {time.monotonic() - start}")
+        signal.pause()  # all done before the killer came: it comes yet
 
     child, pipe = in_child(work)
     with os.fdopen(pipe) as stream:

@@ -7,7 +7,8 @@ classes, all their images; new kinds are the other half), `open` (the first 95 %
 `seen` (all classes, the official split). Compared with: float search over the same embeddings,
 frozen features, a product quantizer fitted to the gallery, and the model's own codes. Backbones
 after the first are learned by half and seen at 64 bits alone.
-Runs are kept in --runs and are not trained again; several train at once. Meant for a GPU.
+Runs are kept in --runs and are not trained again; several train at once. Meant for a GPU. The
+`unseen_result.json` of a run is enough of it: runs of several machines are so put together.
 """
 
 from __future__ import annotations
@@ -43,6 +44,7 @@ SEEN_BITS = (16, 32, 48, 64)
 STRIDES = {"resnet50": ("model.bottleneck_stride=first",)}
 RESULT = "unseen_result.json"
 LABELLED = "labelled"
+KEPT = ("commit", "date", "machine")  # of where each run was measured
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +75,7 @@ def planned(backbones: list[str], seeds: list[int]) -> list[Job]:
 def train(job: Job, options: argparse.Namespace) -> None:
     """Train in a process of its own, unless that is done."""
     folder = options.runs / job.name
-    if (folder / "general.safetensors").is_file():
+    if any((folder / name).is_file() for name in (RESULT, "general.safetensors")):
         return
     weights = dict(pair.split("=", 1) for pair in options.weights)
     settings = [*MODES[job.mode], *STRIDES.get(job.backbone, ()), *options.set]
@@ -119,15 +121,17 @@ def run_all(jobs: list[Job], options: argparse.Namespace) -> dict[Job, dict[str,
         return {job: future.result().result() for job, future in begun.items()}
 
 
-def measure(source: str, folder: Path, mode: str) -> None:
+def measure(options: argparse.Namespace) -> None:
     """Measure one run, and write what was found into its folder."""
-    dataset = api.as_dataset(source)
+    folder, mode = Path(options.measure[0]), options.measure[1]
+    dataset = api.as_dataset(options.source)
     evaluation = api.evaluate(folder, dataset, folder / "evaluation")
     found: dict[str, Any] = {"map": evaluation.codes.map_percent}
     if mode == "seen":
         found[LABELLED] = labelled(folder, dataset)
     else:
         found |= evaluation.to_dict()["unseen"]
+    found["made"] = provenance(options, gpu=True)
     (folder / RESULT).write_text(json.dumps(found, indent=1), "utf-8")
 
 
@@ -230,13 +234,15 @@ def main() -> None:
     parser.add_argument("--measure", nargs=2, metavar=("RUN", "MODE"))
     options = parser.parse_args()
     if options.measure:
-        measure(options.source, Path(options.measure[0]), options.measure[1])
+        measure(options)
         return
     jobs = planned([pair.split("=")[0] for pair in options.weights], options.seeds)
     found = run_all(jobs, options)
     tree = fold(found)
     options.out.mkdir(parents=True, exist_ok=True)
+    runs = {job.name: result["made"] for job, result in found.items()}
     content = means(tree) | {"by_seed": tree, "made": provenance(options, gpu=True)}
+    content["made"]["runs"] = {name: {k: made[k] for k in KEPT} for name, made in runs.items()}
     (options.out / "unseen.json").write_text(json.dumps(content, indent=1) + "\n", "utf-8")
     table = Table("measure", "mean", "seeds", title="New kinds, per cent")
     for path, value in flatten(tree):

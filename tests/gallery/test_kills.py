@@ -21,7 +21,7 @@ def run(script: str, kills: int, *options: str) -> dict[str, Any]:
         check=False,
         capture_output=True,
         text=True,
-        timeout=300,
+        timeout=600,
     )
     assert done.returncode == 0, done.stderr
     result: dict[str, Any] = json.loads(done.stdout)
