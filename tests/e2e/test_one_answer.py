@@ -137,7 +137,7 @@ def unrounded(value: Any) -> Any:
     return pytest.approx(value, abs=1e-4) if isinstance(value, float) else value
 
 
-@pytest.mark.parametrize("name", ["birds.gallery", "run"])
+@pytest.mark.parametrize("name", ["birds.gallery", pytest.param("run", marks=pytest.mark.slow)])
 def test_every_way_gives_one_answer(home: Path, name: str) -> None:
     target = home / name
     library = by_library(target)

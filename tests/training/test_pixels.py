@@ -115,7 +115,7 @@ def decoded(size: int, source: str, folder: Path, cache: Path | None = None) -> 
     return facts
 
 
-@pytest.mark.parametrize("size", [pytest.param(2, marks=pytest.mark.rare), 4])
+@pytest.mark.parametrize("size", [2, pytest.param(4, marks=pytest.mark.rare)])
 def test_each_decodes_its_share_and_gets_all(source: str, tmp_path: Path, size: int) -> None:
     facts = decoded(size, source, tmp_path / "found")
     every = [name for fact in facts for name in fact["asked"]]
