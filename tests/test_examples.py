@@ -33,7 +33,7 @@ def test_notebooks_are_four_and_hold_no_output() -> None:
 
 
 # Each takes a kernel of its own, and trains.
-@pytest.mark.rare
+@pytest.mark.slow
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
 def test_a_notebook_runs(path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     import nbformat

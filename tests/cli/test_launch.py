@@ -30,7 +30,7 @@ def place(tmp_path: Path) -> Path:
 OPTIONS = ("--config", "tiny.toml", "--epochs", "2", "--device", "cpu")
 
 
-@pytest.mark.slow
+@pytest.mark.rare  # torchrun starts two below
 def test_two_processes_give_one_run_and_speak_with_one_voice(place: Path) -> None:
     arguments = ("train", "birds", *OPTIONS, "--out", "run")
     assert launched(2, place, *arguments) == [0, 0]
