@@ -67,6 +67,7 @@ TABLES: dict[str, Callable[[Load], str]] = {
     "laptop.serve": speed.laptop_serve,
     "laptop.codes": speed.laptop_codes,
     "laptop.first": speed.laptop_first,
+    "laptop.whole": speed.laptop_whole,
     "gallery.upgrade": speed.gallery_upgrade,
     "gallery.kills": speed.gallery_kills,
     "serve.loads": speed.serve_loads,

@@ -439,6 +439,18 @@ def laptop_first(load: Load) -> str:
     return markdown(("command", "s"), [*rows, ("all", f"{total['seconds']:.0f}")], right=True)
 
 
+def laptop_whole(load: Load) -> str:
+    """Return the MAP of all classes by backbones that are frozen, or nearly so."""
+    runs = load("frozen")["runs"]
+    lengths = tuple(next(iter(runs.values()))["labelled"])
+    rows = [
+        (name, f"{run['map']:.1f}", *(f"{run['labelled'][bits]:.1f}" for bits in lengths))
+        for name, run in runs.items()
+    ]
+    labelled = tuple(f"with labels, {bits} bits" for bits in lengths)
+    return markdown(("learns", "its own codes, 64 bits", *labelled), rows, right=True)
+
+
 def gallery_indexing(content: Any) -> str:
     """Return indexing beside bare decoding and bare inference."""
     heads = ("backbone", "images", "decoding, images/s", "inference", "indexing", "ratio")

@@ -144,6 +144,7 @@ def test_tables_of_a_laptop_and_of_benchmarks_that_wait_for_a_quiet_machine(
             }
         ],
         "first": [{"command": "phpq train", "seconds": 80.5}, {"command": "all", "seconds": 99.7}],
+        "runs": {"head": {"map": 51.25, "labelled": {"16": 77.39, "64": 76.953}}},
     }
     last = {
         name: show(lambda _: found).splitlines()[-1]
@@ -155,6 +156,7 @@ def test_tables_of_a_laptop_and_of_benchmarks_that_wait_for_a_quiet_machine(
         "laptop.serve": "| torch | 4.2 | 932 | 20.2 |",
         "laptop.codes": "| int8 | 19 | 98.0 | 4.51 | 31.50 | 53.13 |",
         "laptop.first": "| all | 100 |",
+        "laptop.whole": "| head | 51.2 | 77.4 | 77.0 |",
     }
     _, show = render.LATER["sharded.encoding"]
     content = {"results": [{"way": "local", "seconds": 66.94, "overall_per_s": 17.9}]}
