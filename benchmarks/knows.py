@@ -32,10 +32,9 @@ from provenance import provenance
 import phpq
 from phpq.additive import (
     AdditiveCodebooks,
-    CodeKinds,
-    calibrated,
-    calibrated_codes,
-    code_kinds,
+    CodeClassifier,
+    calibrate_additive,
+    calibrate_codes,
     fit_additive,
     number_labels,
     softmax,
@@ -43,7 +42,7 @@ from phpq.additive import (
 from phpq.codes import CodeArray, FloatArray, Space, score_codes
 from phpq.data import LabelledImages, open_dataset
 from phpq.evaluation.embedding import embed_readable
-from phpq.gallery.verdicts import Knows, tell
+from phpq.gallery.verdicts import Classifier, predict
 
 Floats = NDArray[np.float64]
 Bools = NDArray[np.bool_]
@@ -133,7 +132,7 @@ def levels_of(told: list[Any]) -> NDArray[np.int64]:
 class Trial:
     """A gallery, and photos that nothing was fitted to."""
 
-    books: Knows  # without probabilities
+    books: Classifier  # without probabilities
     codes: CodeArray  # of the gallery
     ways: tuple[str, ...]  # what probabilities are fitted to
 
@@ -147,7 +146,7 @@ class Trial:
         sizes = self.known.sum(), (~self.known).sum()
         self.weights = np.where(self.known, 0.5 / sizes[0], 0.5 / sizes[1])
 
-    def calibrated(self, by: str, parents: dict[str, str]) -> Knows:
+    def calibrated(self, by: str, parents: dict[str, str]) -> Classifier:
         """Return the kinds with probabilities, fitted to one of `ways`."""
         raise NotImplementedError
 
@@ -157,13 +156,13 @@ class Trial:
 
     def accuracy(self) -> float:
         """Return how many known photos look most like their own class."""
-        best = self.books.kinds(self.rows).argmax(axis=1)
+        best = self.books.class_scores(self.rows).argmax(axis=1)
         right = self._right([self.books.class_names[place] for place in best])
         return float(right[self.known].mean())
 
-    def usual(self, books: Knows) -> list[dict[str, Any]]:
+    def usual(self, books: Classifier) -> list[dict[str, Any]]:
         """Measure the usual scores, which are no probabilities, in hindsight."""
-        scores = books.kinds(self.rows)
+        scores = books.class_scores(self.rows)
         right = self._right([books.class_names[place] for place in scores.argmax(axis=1)])
         blocks = [
             score_codes(self.tables(self.rows[start : start + 256]), self.codes).max(axis=1)
@@ -176,10 +175,10 @@ class Trial:
         }
         return [self._hindsight(name, way.astype(np.float64), right) for name, way in ways.items()]
 
-    def ours(self, by: str, books: Knows) -> dict[str, Any]:
+    def ours(self, by: str, books: Classifier) -> dict[str, Any]:
         """Measure probabilities, and what the stored cut-offs make of them."""
         everything = np.arange(len(books.class_names))
-        told = tell(books, self.rows, everything, SHOWN)
+        told = predict(books, self.rows, everything, SHOWN)
         known = np.array([one.known for one in told])
         best = known * np.array([one.kinds[0][1] for one in told if one.kinds])
         right = self._right([one.kinds[0][0] for one in told if one.kinds])
@@ -187,26 +186,26 @@ class Trial:
         row["auroc"] = auroc(self.known, known)
         row["calibration_error"] = calibration_error(best, right, self.weights)
         row["cut_offs"] = [
-            {"wrong_at_most": wrong, **self._named(tell(books, self.rows, everything, wrong))}
+            {"wrong_at_most": wrong, **self._named(predict(books, self.rows, everything, wrong))}
             for wrong in WRONG
         ]
         return row
 
-    def backed_off(self, by: str, books: Knows) -> dict[str, Any]:
+    def backed_off(self, by: str, books: Classifier) -> dict[str, Any]:
         """Measure answers at the level that is sure, beside those of kinds alone."""
         everything = np.arange(len(books.class_names))
-        alone = tell(self.without_parents(books), self.rows, everything, SHOWN)
+        alone = predict(self.without_parents(books), self.rows, everything, SHOWN)
         return {
             "fitted_to": by,
             "wrong_at_most": SHOWN,
             "alone": self._answers(alone),
-            "backed_off": self._answers(tell(books, self.rows, everything, SHOWN)),
+            "backed_off": self._answers(predict(books, self.rows, everything, SHOWN)),
         }
 
     @staticmethod
-    def without_parents(books: Any) -> Knows:
+    def without_parents(books: Any) -> Classifier:
         """Return the same kinds, which belong to nothing."""
-        alone: Knows = replace(books, parents={})
+        alone: Classifier = replace(books, parents={})
         return alone
 
     def _answers(self, told: list[Any]) -> dict[str, Any]:
@@ -263,7 +262,7 @@ class OwnTrial(Trial):
         """Return the codebooks with probabilities, fitted to the gallery or to held-out photos."""
         photos = (self.held_out.rows, self.held_out.names) if by == "photos" else None
         books = replace(self.own, parents=parents)
-        return calibrated(books, self.gallery.rows, self.gallery.names, photos)
+        return calibrate_additive(books, self.gallery.rows, self.gallery.names, photos)
 
     def tables(self, rows: FloatArray) -> FloatArray:
         """Return the lookup tables of queries."""
@@ -282,13 +281,15 @@ class CodeTrial(Trial):
         self.strangers, self.codes = strangers, model.codebooks.encode(gallery.rows)
         names = tuple(sorted(set(gallery.names)))
         classes, norm = number_labels(gallery.names, names), model.query_norm
-        self.coded = code_kinds(model.codebooks, self.codes, classes, names, norm=norm)
+        self.coded = CodeClassifier.from_codes(
+            model.codebooks, self.codes, classes, names, norm=norm
+        )
         self.books = self.coded
 
-    def calibrated(self, by: str, parents: dict[str, str]) -> CodeKinds:
+    def calibrated(self, by: str, parents: dict[str, str]) -> CodeClassifier:
         """Return the kinds with probabilities, fitted to photos, with those of new kinds or not."""
         photos = self.held_out if by == "photos" else self.held_out + self.strangers
-        return calibrated_codes(replace(self.coded, parents=parents), (photos.rows, photos.names))
+        return calibrate_codes(replace(self.coded, parents=parents), (photos.rows, photos.names))
 
     def tables(self, rows: FloatArray) -> FloatArray:
         """Return the lookup tables of queries."""

@@ -34,8 +34,8 @@ from phpq.data import LabelledImages, open_dataset
 from phpq.data.boxes import Box, cut_out
 from phpq.explain import heat_map, hottest_box
 from phpq.explain.suggest import HOTTER
-from phpq.gallery import asking
-from phpq.gallery.verdicts import tell
+from phpq.gallery.queries import AWAY, QueryMean
+from phpq.gallery.verdicts import predict
 
 COUNTS = (1, 3, 5)  # photos of one query
 OF_A_CLASS = 10  # test photos that these are drawn from
@@ -150,7 +150,7 @@ class Trial:
     def several(self) -> list[dict[str, Any]]:
         """Measure queries of 1, 3 and 5 photos of a species."""
         rows, labels = self.photos()
-        mean = asking.Mean(self.index.books, self.index.norm)
+        mean = QueryMean(self.index.books, self.index.norm)
         random = np.random.default_rng(self.seed)
         result = []
         for count in COUNTS:
@@ -204,7 +204,7 @@ class Trial:
         self, queries: FloatArray, labels: IntArray, own: list[list[int]], away: float
     ) -> dict[str, Any]:
         """Measure what marking hits gives where the first hit is wrong and a right one is shown."""
-        mean = asking.Mean(self.index.books, self.index.norm, away)
+        mean = QueryMean(self.index.books, self.index.norm, away)
         rows = self.index.books.decode(self.index.codes)  # a gallery without embeddings
         hits = self.index.hits(queries, own)
         right = self.index.labels[hits] == labels[:, None]
@@ -242,14 +242,14 @@ def verdicts(options: argparse.Namespace) -> list[dict[str, Any]]:
     result = []
     for by in ("gallery", "photos"):
         books = trial.calibrated(by, {})
-        mean, random = asking.Mean(books, "unit"), np.random.default_rng(options.seed)
+        mean, random = QueryMean(books, "unit"), np.random.default_rng(options.seed)
         for count in COUNTS:
             groups = []
             for row, name in enumerate(names):
                 others = np.flatnonzero((names == name) & (np.arange(len(names)) != row))
                 groups.append([row, *random.permutation(others)[: count - 1].tolist()])
             rows = np.stack([mean.of([trial.rows[n] for n in group]) for group in groups])
-            told = tell(books, rows, np.arange(len(books.class_names)), knows.SHOWN)
+            told = predict(books, rows, np.arange(len(books.class_names)), knows.SHOWN)
             sure = np.array([(one.known or 0) * one.kinds[0][1] for one in told if one.kinds])
             right = np.array([one.kinds[0][0] for one in told if one.kinds]) == names
             named = knows.levels_of(told) == 0
@@ -311,7 +311,7 @@ def main() -> None:
         "several": several,
         "chosen_on_training_images": choice,
         "clutter": clutter,
-        "marked": trial.pointed(*trial.photos(), [], asking.AWAY),
+        "marked": trial.pointed(*trial.photos(), [], AWAY),
         "verdicts": verdicts(options) if options.half else [],
     }
     print(json.dumps({name: content[name] for name in list(content)[-5:]}, indent=1))

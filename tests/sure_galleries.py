@@ -11,10 +11,10 @@ from PIL import Image
 
 from made_up_galleries import FakeModel, general_embedding, make_own_store, make_store
 from own_galleries import add
-from phpq.additive.chances import ACCEPTED, NEVER, Calibration, Chances
+from phpq.additive.probabilities import ERROR_RATES, NEVER, Calibration, ProbabilityModel
 from phpq.codes import FloatArray
 from phpq.gallery import GalleryStore
-from phpq.gallery.owned import write_codebooks, write_said
+from phpq.gallery.owned import write_calibration, write_codebooks
 from phpq.model.checkpoint import WEIGHTS, stored_fingerprint, write_chances
 
 # Near ones have names of one family.
@@ -69,13 +69,13 @@ def coded_question(kind: str, seed: int = 9) -> FloatArray:
     return FakeModel().embed_pixels(shade[:, :, None, None])
 
 
-def certain(level: int | None) -> Chances:
-    """Return chances that are sure at a level, whatever is asked; None: at none."""
-    told = (0.5,) * len(ACCEPTED)
-    return Chances(
+def certain(level: int | None) -> ProbabilityModel:
+    """Return fitted that are sure at a level, whatever is asked; None: at none."""
+    told = (0.5,) * len(ERROR_RATES)
+    return ProbabilityModel(
         weights=(1.0, 0.0, 0.0, 0.0),
-        kin=((0.0, 1.0),),
-        cut_offs=tuple((0.0 if at == level else NEVER,) * len(ACCEPTED) for at in (0, 1)),
+        parent_weights=((0.0, 1.0),),
+        cut_offs=tuple((0.0 if at == level else NEVER,) * len(ERROR_RATES) for at in (0, 1)),
         named=told,
         answered=told,
         images=100,
@@ -84,23 +84,27 @@ def certain(level: int | None) -> Chances:
 
 def sure_model(model: Path, level: int | None) -> Calibration:
     """Let the model of a folder be sure at a level, as if `phpq train` had fitted that."""
-    said = Calibration(sharpness=4.0, chances=certain(level))
-    write_chances(model, said, stored_fingerprint(model / WEIGHTS))
-    return said
+    calibration = Calibration(sharpness=4.0, probabilities=certain(level))
+    write_chances(model, calibration, stored_fingerprint(model / WEIGHTS))
+    return calibration
 
 
 def sure_at(gallery: Path, level: int | None) -> None:
     """Let a gallery, however small, be sure at a level, whatever it is asked; None: at none."""
     store = GalleryStore.open(gallery)
-    chances = certain(level)
+    fitted = certain(level)
     if not store.manifest.owns_codebooks:
         labels = store.dataset.to_table(columns=["label"])["label"].unique().to_pylist()
-        said = Calibration(sharpness=4.0, chances=chances, parents=dict.fromkeys(labels, FAMILY))
+        calibration = Calibration(
+            sharpness=4.0, probabilities=fitted, parents=dict.fromkeys(labels, FAMILY)
+        )
         with store.changing():
-            store.describe(replace(store.manifest, chances=write_said(store.folder, said)))
+            store.commit_manifest(
+                replace(store.manifest, chances=write_calibration(store.folder, calibration))
+            )
         return
     with store.changing():
         books = store.own_codebooks()
         parents = dict.fromkeys(books.class_names, FAMILY)
-        books = replace(books, chances=chances, parents=parents)
-        store.describe(replace(store.manifest, books=write_codebooks(store.folder, books)))
+        books = replace(books, probabilities=fitted, parents=parents)
+        store.commit_manifest(replace(store.manifest, books=write_codebooks(store.folder, books)))

@@ -139,9 +139,9 @@ def evaluate(
         progress=progress,
     )
     if run is not None and folder == run / FOLDER and find_spec("lance") is not None:
-        from phpq.gallery.of_run import gather_run
+        from phpq.gallery.of_run import build_gallery
 
-        gather_run(run, loaded)  # without Lance: when the run is first opened where it is
+        build_gallery(run, loaded)  # without Lance: when the run is first opened where it is
     return evaluation
 
 

@@ -138,8 +138,8 @@ class Codebooks:
         rows = check_embeddings("embeddings", embeddings, self.embedding_dim)
         return normalise_sub_vectors(rows, self.num_codebooks) if norm == "unit" else rows
 
-    def alike(self, embeddings: FloatArray, *, norm: QueryNorm = "unit") -> FloatArray:
-        """Return (N, D) embeddings that find the same, and of which each weighs as much in a mean.
+    def normalised(self, embeddings: FloatArray, *, norm: QueryNorm = "unit") -> FloatArray:
+        """Return (N, D) embeddings with the same search results, each of equal weight in a mean.
 
         With "raw" a long sub-vector weighs more, as it does in a search.
         """

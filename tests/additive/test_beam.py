@@ -80,7 +80,7 @@ def test_few_rows_get_the_codes_of_the_compiled_loop(ties: bool) -> None:
         given = rng.integers(0, 6, (30, first)).astype(np.uint8)
         asked = (products, gram, np.einsum("mkmk->mk", gram).copy(), given, allowed)
         found = [np.zeros((30, width, 5), np.uint8) for _ in range(2)]
-        _beam._follow_plainly(*asked, found[0])
+        _beam._search_plainly(*asked, found[0])
         _beam._compiled()(*asked, found[1])
         np.testing.assert_array_equal(found[0], found[1])
 

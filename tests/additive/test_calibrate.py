@@ -11,16 +11,15 @@ from numpy.typing import NDArray
 
 from phpq.additive import (
     AdditiveCodebooks,
-    CodeKinds,
-    calibrated,
-    calibrated_codes,
-    code_kinds,
+    CodeClassifier,
+    calibrate_additive,
+    calibrate_codes,
     fit_additive,
     number_labels,
     softmax,
     unit_rows,
 )
-from phpq.additive.chances import ACCEPTED
+from phpq.additive.probabilities import ERROR_RATES
 from phpq.codes import Codebooks, FloatArray, normalise_sub_vectors
 from phpq.errors import FormatError
 
@@ -43,28 +42,28 @@ def draw(kinds: list[int], count: int, seed: int) -> tuple[FloatArray, list[str]
 @pytest.fixture(scope="module")
 def books() -> AdditiveCodebooks:
     rows, labels = draw(KINDS, 20, seed=0)
-    return calibrated(fit_additive(rows, labels, num_codebooks=2), rows, labels)
+    return calibrate_additive(fit_additive(rows, labels, num_codebooks=2), rows, labels)
 
 
 @pytest.fixture(scope="module")
-def coded() -> CodeKinds:
+def coded() -> CodeClassifier:
     """Return kinds by codes of 12 codebooks, whose words are parts of some of the rows."""
     rows, labels = draw(KINDS, 20, seed=0)
     parts = normalise_sub_vectors(rows, 12).reshape(len(rows), 12, 2)
     chosen = np.random.default_rng(1).permutation(len(rows))[:64]
     books = Codebooks(np.ascontiguousarray(parts[chosen].transpose(1, 0, 2)))
     names = tuple(sorted(set(labels)))
-    return code_kinds(books, books.encode(rows), number_labels(labels, names), names)
+    return CodeClassifier.from_codes(books, books.encode(rows), number_labels(labels, names), names)
 
 
-def asked(books: AdditiveCodebooks | CodeKinds) -> tuple[NDArray[np.float64], Bools, Bools]:
+def asked(books: AdditiveCodebooks | CodeClassifier) -> tuple[NDArray[np.float64], Bools, Bools]:
     """Return chances of the best class, whether it is right, and whether the photo is known."""
     known_rows, known_labels = draw(KINDS, 20, seed=7)
     absent_rows, absent_labels = draw(ABSENT, 60, seed=8)  # as many
     rows, labels = np.concatenate([known_rows, absent_rows]), known_labels + absent_labels
-    scores = books.kinds(rows)
-    assert books.chances is not None
-    known = books.chances.known(scores, books.sharpness)
+    scores = books.class_scores(rows)
+    assert books.probabilities is not None
+    known = books.probabilities.known(scores, books.sharpness)
     best = known * softmax(books.sharpness * scores).max(axis=1)
     names = [books.class_names[place] for place in scores.argmax(axis=1)]
     right = np.array([name == label for name, label in zip(names, labels, strict=True)])
@@ -83,11 +82,11 @@ def test_chances_come_true(books: AdditiveCodebooks) -> None:
 
 def test_cut_offs_keep_wrong_names_few(books: AdditiveCodebooks) -> None:
     best, right, _ = asked(books)
-    assert books.chances is not None
+    assert books.probabilities is not None
     answered = 0.0
-    for accepted in (0.05, 0.1, 0.3):
-        named = best >= books.chances.cut_off(0, accepted)
-        assert (~right[named]).mean() <= accepted + 0.06
+    for rate in (0.05, 0.1, 0.3):
+        named = best >= books.probabilities.cut_off(0, rate)
+        assert (~right[named]).mean() <= rate + 0.06
         assert named.mean() >= answered  # the more may be wrong, the more are named
         answered = named.mean()
     assert answered > 0.3
@@ -96,10 +95,10 @@ def test_cut_offs_keep_wrong_names_few(books: AdditiveCodebooks) -> None:
 def test_photos_that_the_gallery_lacks_may_ask_instead(books: AdditiveCodebooks) -> None:
     rows, labels = draw(KINDS, 20, seed=0)
     photos = draw([*KINDS, *ABSENT], 10, seed=3)
-    again = calibrated(books, rows, labels, photos)
-    assert again.chances is not None
-    assert again.chances.held_out
-    assert again.chances.images == 10 * len(KINDS)
+    again = calibrate_additive(books, rows, labels, photos)
+    assert again.probabilities is not None
+    assert again.probabilities.held_out
+    assert again.probabilities.images == 10 * len(KINDS)
     best, right, _ = asked(again)
     assert best.mean() == pytest.approx(right.mean(), abs=0.06)
 
@@ -107,12 +106,12 @@ def test_photos_that_the_gallery_lacks_may_ask_instead(books: AdditiveCodebooks)
 def test_parents_answer_what_kinds_cannot(books: AdditiveCodebooks) -> None:
     rows, labels = draw(KINDS, 20, seed=0)
     parents = {f"kind {number:03}": f"family {number // 4}" for number in KINDS}
-    wide = calibrated(replace(books, parents=parents), rows, labels)
-    assert wide.chances is not None
-    assert len(wide.chances.cut_offs) == 2
-    assert wide.chances.cut_offs[0] == books.chances.cut_offs[0]  # type: ignore[union-attr]
-    place = ACCEPTED.index(0.1)
-    assert wide.chances.answered[place] > wide.chances.named[place] + 0.05
+    wide = calibrate_additive(replace(books, parents=parents), rows, labels)
+    assert wide.probabilities is not None
+    assert len(wide.probabilities.cut_offs) == 2
+    assert wide.probabilities.cut_offs[0] == books.probabilities.cut_offs[0]  # type: ignore[union-attr]
+    place = ERROR_RATES.index(0.1)
+    assert wide.probabilities.answered[place] > wide.probabilities.named[place] + 0.05
 
 
 @pytest.mark.parametrize(("kinds", "count"), [(4, 40), (20, 1), (6, 10), (0, 0)])
@@ -122,13 +121,13 @@ def test_too_few_images_tell_nothing(kinds: int, count: int) -> None:
     rows = np.concatenate([rows, plain]) if kinds else plain
     given = [*labels, *([None] * len(plain))]
     books = fit_additive(rows, given, num_codebooks=2)
-    assert calibrated(books, rows, given).chances is None
+    assert calibrate_additive(books, rows, given).probabilities is None
 
 
 def test_what_is_known_is_in_the_file(books: AdditiveCodebooks) -> None:
     with_parents = replace(books, parents={"kind 000": "first"})
     read = AdditiveCodebooks.from_bytes(with_parents.to_bytes())
-    assert (read.chances, read.parents) == (books.chances, {"kind 000": "first"})
+    assert (read.probabilities, read.parents) == (books.probabilities, {"kind 000": "first"})
 
 
 def changed(content: bytes, change: dict[str, object]) -> bytes:
@@ -146,7 +145,7 @@ def changed(content: bytes, change: dict[str, object]) -> bytes:
 def test_files_of_before_open_without_probabilities(books: AdditiveCodebooks) -> None:
     old = changed(books.to_bytes(), {"chances": "gone", "parents": "gone"})
     read = AdditiveCodebooks.from_bytes(old)
-    assert (read.chances, read.parents) == (None, {})
+    assert (read.probabilities, read.parents) == (None, {})
     assert read.class_names == books.class_names
 
 
@@ -157,53 +156,59 @@ def test_damaged_probabilities_are_named(books: AdditiveCodebooks) -> None:
         AdditiveCodebooks.from_bytes(changed(books.to_bytes(), {"chances": [1]}))
 
 
-def test_chances_of_codes_come_true_where_unknown_photos_fit_them(coded: CodeKinds) -> None:
+def test_chances_of_codes_come_true_where_unknown_photos_fit_them(coded: CodeClassifier) -> None:
     known, strangers = draw(KINDS, 20, seed=3), draw(ABSENT, 40, seed=4)
     photos = np.concatenate([known[0], strangers[0]]), known[1] + strangers[1]
-    kinds = calibrated_codes(coded, photos)
-    assert kinds.chances is not None
-    assert (kinds.chances.images, kinds.chances.held_out) == (len(known[1]), True)
-    best, right, _ = asked(kinds)
+    classifier = calibrate_codes(coded, photos)
+    assert classifier.probabilities is not None
+    assert (classifier.probabilities.images, classifier.probabilities.held_out) == (
+        len(known[1]),
+        True,
+    )
+    best, right, _ = asked(classifier)
     assert best.mean() == pytest.approx(right.mean(), abs=0.06)
-    for accepted in (0.2, 0.4):
-        named = best >= kinds.chances.cut_off(0, accepted)
+    for rate in (0.2, 0.4):
+        named = best >= classifier.probabilities.cut_off(0, rate)
         assert named.any()
-        assert 1 - right[named].mean() <= accepted + 0.1
+        assert 1 - right[named].mean() <= rate + 0.1
 
 
-def test_without_unknown_photos_classes_are_left_out(coded: CodeKinds) -> None:
+def test_without_unknown_photos_classes_are_left_out(coded: CodeClassifier) -> None:
     photos = draw(KINDS, 20, seed=3)
-    kinds = calibrated_codes(coded, photos)
-    assert kinds.chances is not None
+    classifier = calibrate_codes(coded, photos)
+    assert classifier.probabilities is not None
     # A mean that lacks the own class is lower for that alone: it must not count.
-    assert kinds.chances.weights[2] == 0
-    best, _, known = asked(kinds)
+    assert classifier.probabilities.weights[2] == 0
+    best, _, known = asked(classifier)
     assert best[known].mean() > 1.5 * best[~known].mean()
     few = draw(ABSENT, 1, seed=4)
-    mixed = calibrated_codes(coded, (np.concatenate([photos[0], few[0]]), photos[1] + few[1]))
-    assert mixed.chances is not None
-    assert mixed.chances.weights[2] == 0
+    mixed = calibrate_codes(coded, (np.concatenate([photos[0], few[0]]), photos[1] + few[1]))
+    assert mixed.probabilities is not None
+    assert mixed.probabilities.weights[2] == 0
 
 
-def test_parents_of_codes_are_fitted_too(coded: CodeKinds) -> None:
+def test_parents_of_codes_are_fitted_too(coded: CodeClassifier) -> None:
     parents = {name: f"family {int(name.split()[1]) // 4}" for name in coded.class_names}
-    kinds = calibrated_codes(replace(coded, parents=parents), draw(KINDS, 20, seed=3))
-    assert kinds.chances is not None
-    assert (len(kinds.chances.kin), len(kinds.chances.cut_offs)) == (1, 2)
+    classifier = calibrate_codes(replace(coded, parents=parents), draw(KINDS, 20, seed=3))
+    assert classifier.probabilities is not None
+    assert (
+        len(classifier.probabilities.parent_weights),
+        len(classifier.probabilities.cut_offs),
+    ) == (1, 2)
 
 
-def test_scores_of_any_length_are_told_the_same(coded: CodeKinds) -> None:
+def test_scores_of_any_length_are_told_the_same(coded: CodeClassifier) -> None:
     photos = draw(KINDS, 20, seed=3)
-    kinds = calibrated_codes(coded, photos)
-    long = calibrated_codes(replace(coded, prototypes=coded.prototypes * 50), photos)
-    assert kinds.chances is not None
-    assert long.chances is not None
-    assert long.sharpness == pytest.approx(kinds.sharpness / 50, rel=1e-3)
-    assert long.chances.named == pytest.approx(kinds.chances.named, abs=0.02)
+    classifier = calibrate_codes(coded, photos)
+    long = calibrate_codes(replace(coded, prototypes=coded.prototypes * 50), photos)
+    assert classifier.probabilities is not None
+    assert long.probabilities is not None
+    assert long.sharpness == pytest.approx(classifier.sharpness / 50, rel=1e-3)
+    assert long.probabilities.named == pytest.approx(classifier.probabilities.named, abs=0.02)
 
 
 @pytest.mark.parametrize(("kinds", "count"), [(KINDS[:4], 40), (KINDS, 4), ([], 0)])
 def test_too_few_photos_tell_nothing_of_codes(
-    coded: CodeKinds, kinds: list[int], count: int
+    coded: CodeClassifier, kinds: list[int], count: int
 ) -> None:
-    assert calibrated_codes(coded, draw(kinds, count, seed=3)).chances is None
+    assert calibrate_codes(coded, draw(kinds, count, seed=3)).probabilities is None

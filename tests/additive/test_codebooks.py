@@ -103,7 +103,7 @@ def test_a_label_that_the_look_contradicts_does_not_bury_its_image() -> None:
     codes = books.encode(rows, wrong)
     found = score_codes(books.lookup_tables(rows), codes).argmax(axis=1)
     assert (found[::10] == np.arange(0, len(rows), 10)).mean() > 0.7  # none if they were trusted
-    back = books.vectors(books.own_vectors(codes, wrong))
+    back = books.vectors(books.decode_without_class(codes, wrong))
     assert (back * books.vectors(rows)).sum(axis=1)[::10].mean() > 0.9
 
 
@@ -116,7 +116,7 @@ def test_labels_that_look_wrong_do_not_move_the_prototypes() -> None:
     own, right = books.vectors(rows), [n for n in range(len(rows)) if n % 10]
     _, means = plain_prototypes(own[right], [labels[n] for n in right], books.class_names)
     expected = own @ np.stack([means[name] for name in books.class_names]).T
-    assert np.abs(books.kinds(rows) - expected).max() < 0.02
+    assert np.abs(books.class_scores(rows) - expected).max() < 0.02
 
 
 def test_kinds_are_scored_by_their_prototypes() -> None:
@@ -125,8 +125,8 @@ def test_kinds_are_scored_by_their_prototypes() -> None:
     numbers = np.array([books.class_names.index(name) for name in labels])
     _, means = plain_prototypes(own, labels, books.class_names)
     expected = own @ np.stack([means[name] for name in books.class_names]).T
-    assert np.allclose(books.kinds(rows), expected, atol=1e-4)
-    likely = books.likely(rows)
+    assert np.allclose(books.class_scores(rows), expected, atol=1e-4)
+    likely = softmax(books.sharpness * books.class_scores(rows))
     assert np.allclose(likely.sum(axis=1), 1, atol=1e-5)
     assert (likely.argmax(axis=1) == numbers).mean() > 0.95
 
@@ -136,7 +136,7 @@ def test_decoded_codes_are_queries_like_the_rows_themselves() -> None:
     codes = books.encode(rows, labels)
     found = score_codes(books.lookup_tables(books.decode(codes)), codes).argmax(axis=1)
     assert (np.array(labels)[found] == np.array(labels)).all()
-    back = books.own_vectors(codes, labels)
+    back = books.decode_without_class(codes, labels)
     assert (books.vectors(back) * books.vectors(rows)).sum(axis=1).mean() > 0.9
 
 
@@ -150,7 +150,7 @@ def test_new_classes_take_spare_codewords_and_old_codes_stay_valid() -> None:
     assert np.array_equal(grown.encode(rows, labels), codes)
     used = SIZE - books.spare[0]
     assert np.array_equal(grown.codewords[0, :used], books.codewords[0, :used])
-    assert (grown.kinds(more).argmax(axis=1) == 4).all()
+    assert (grown.class_scores(more).argmax(axis=1) == 4).all()
     assert grown.with_classes(rows, labels) is grown
 
 
@@ -159,10 +159,10 @@ def test_classes_beyond_the_spare_codewords_share_codes_and_are_counted() -> Non
     more, names = made_up(kinds=SIZE, per_kind=1, seed=5)
     grown = books.with_classes(more, names)
     assert (grown.spare[0], len(grown.class_names)) == (0, SIZE + 4)
-    assert (books.crowded, grown.crowded) == (0, 4)
+    assert (books.colliding_classes, grown.colliding_classes) == (0, 4)
     assert np.array_equal(grown.encode(rows, labels), books.encode(rows, labels))
     for number in range(SIZE - 4):  # these have codewords of their own
-        assert grown.kinds(more[number : number + 1]).argmax() == 4 + number
+        assert grown.class_scores(more[number : number + 1]).argmax() == 4 + number
 
 
 def test_renaming_keeps_codes_and_merging_leaves_one_class() -> None:

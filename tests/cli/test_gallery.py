@@ -12,7 +12,7 @@ from own_galleries import add, filled, pictures
 from phpq.additive import Calibration
 from phpq.cli.gallery import plural, readable_bytes
 from phpq.gallery import GalleryStore, VerifyReport
-from phpq.gallery.owned import write_said
+from phpq.gallery.owned import write_calibration
 from sure_galleries import PARENTS, certain, coded_store, sure_store
 
 
@@ -184,9 +184,11 @@ def test_probabilities_of_a_models_codes_are_told(tmp_path: Path) -> None:
     table.write_text("red light,red\nred dark,red\n")
     content = phpq("gallery", "parents", tmp_path / "g", table, "--json").json()
     assert (content["children"], content["parents"], content["known"]) == (2, 1, False)
-    said = Calibration(chances=certain(0), parents={"red light": "red"})
+    said = Calibration(probabilities=certain(0), parents={"red light": "red"})
     with store.changing():
-        store.describe(replace(store.manifest, chances=write_said(store.folder, said)))
+        store.commit_manifest(
+            replace(store.manifest, chances=write_calibration(store.folder, said))
+        )
     told = " ".join(phpq("gallery", "info", tmp_path / "g").out.split())
     assert "fitted to 100 photos; at 5% wrong names 50%" in told
     assert "parents 1 name" in told

@@ -39,7 +39,7 @@ CHANGES: dict[str, Callable[[GalleryStore], Any]] = {
     "append": lambda store: store.put([make_record("new", 5)]),
     "replace": lambda store: store.put([make_record("i3", 5)]),
     "delete": lambda store: store.delete(["i3"]),
-    "metadata": lambda store: store.describe(store.manifest),
+    "metadata": lambda store: store.commit_manifest(store.manifest),
     "files": lambda store: store.merge_files(above=1),
     "compact": lambda store: store.compact(),
 }

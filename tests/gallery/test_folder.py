@@ -44,7 +44,7 @@ def test_what_a_gallery_says_of_its_doubt_is_said_only_where_there_is_something(
     assert "chances" not in plain.to_dict()
     told = replace(plain, chances="abc123")
     assert parse_manifest(told.to_dict(), tmp_path) == told
-    assert told.of_one_gallery(plain)
+    assert told.same_gallery(plain)
     upgraded = replace(told, format_version=3, before=2)
     assert parse_manifest(upgraded.to_dict(), tmp_path) == upgraded
     for bad in ("../other", 3):

@@ -19,7 +19,7 @@ from phpq.errors import BadImageError, ConfigError, FormatError, NotTrainedError
 from phpq.evaluation.coded import CODED, write_coded
 from phpq.gallery import Gallery, GalleryStore
 from phpq.gallery.models import is_run, model_folder
-from phpq.gallery.of_run import gather_run, open_run
+from phpq.gallery.of_run import build_gallery, open_run
 from phpq.gallery.view import GalleryView, Page
 from phpq.model import load
 from tiny_runs import tiny_birds, tiny_config, tiny_train
@@ -147,7 +147,7 @@ def test_a_crash_leaves_an_evaluation_that_can_be_read(
     with monkeypatch.context() as patch:
         patch.setattr(owner, step, crash)
         with pytest.raises(RuntimeError, match="the power failed"):
-            gather_run(run, load(run, device="cpu"))
+            build_gallery(run, load(run, device="cpu"))
     assert len(Gallery.open(run, device="cpu")) == 5
     assert {path.name for path in (run / "evaluation").iterdir()} >= {"gallery", "metrics.json"}
     assert not (run / "evaluation" / CODED).exists()

@@ -186,7 +186,7 @@ def test_records_of_another_fit_get_codes_of_this_one(tmp_path: Path) -> None:
                 assert old.embedding is not None
                 vector = old.embedding.astype(np.float32)[None]
             else:
-                vector = before.own_codebooks().own_vectors(old.code[None], [old.label])
+                vector = before.own_codebooks().decode_without_class(old.code[None], [old.label])
             assert record.code.tolist() == books.encode(vector, [old.label])[0].tolist()
 
 

@@ -119,7 +119,7 @@ def test_kinds_that_share_a_code_are_a_reason_however_few_images_came(
 ) -> None:
     store = filled(tmp_path / "g", ("red", "green"))
     assert not outgrown(store, 0)
-    monkeypatch.setattr("phpq.additive.AdditiveCodebooks.crowded", 2)
+    monkeypatch.setattr("phpq.additive.AdditiveCodebooks.colliding_classes", 2)
     assert describe_fit(store).due == "2 of its kinds have the code of another"
     assert outgrown(store, 0)
 

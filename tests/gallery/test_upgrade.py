@@ -22,7 +22,7 @@ from phpq.gallery import GalleryStore, _embedded
 from phpq.gallery.folder import EMBEDDING_LOCK, MANIFEST, read_manifest, writing
 from phpq.gallery.ingest import Ingest
 from phpq.gallery.models import MODEL, MODELS
-from phpq.gallery.owned import BOOKS, SIDE, read_said, write_said
+from phpq.gallery.owned import BOOKS, SIDE, read_calibration, write_calibration
 from phpq.gallery.repair import verify_store
 from phpq.gallery.upgrade import UpgradeReport, drop_old, rollback, upgrade
 from sure_galleries import certain
@@ -340,12 +340,14 @@ def test_a_model_folder_of_a_manifest_is_a_name(tmp_path: Path) -> None:
 def test_parents_stay_and_chances_of_other_codes_go(tmp_path: Path) -> None:
     store = with_files(tmp_path, own=False)
     parents = {"red": "warm", "blue": "cold"}
-    said = Calibration(sharpness=2.0, chances=certain(0), parents=parents)
+    said = Calibration(sharpness=2.0, probabilities=certain(0), parents=parents)
     with store.changing():
-        store.describe(replace(store.manifest, chances=write_said(store.folder, said)))
+        store.commit_manifest(
+            replace(store.manifest, chances=write_calibration(store.folder, said))
+        )
     give(store, OtherModel())
-    assert read_said(store.folder, store.manifest) == Calibration(parents=parents)
+    assert read_calibration(store.folder, store.manifest) == Calibration(parents=parents)
     assert give(store, OtherModel()).changed is False
     store.compact()  # which leaves what a rollback needs
     rollback(store)
-    assert read_said(store.folder, store.manifest) == said
+    assert read_calibration(store.folder, store.manifest) == said

@@ -15,11 +15,11 @@ from phpq.additive import AdditiveCodebooks, Calibration, softmax
 from phpq.config import RunConfig
 from phpq.errors import ConfigError, FormatError
 from phpq.gallery import GalleryStore
-from phpq.gallery.knowing import calibrate, describe, set_parents
+from phpq.gallery.calibration import calibrate, describe, set_parents
 from phpq.gallery.models import MODEL
-from phpq.gallery.owned import read_said
+from phpq.gallery.owned import read_calibration
 from phpq.gallery.shards import LocalShards
-from phpq.gallery.verdicts import tell
+from phpq.gallery.verdicts import predict
 from phpq.gallery.view import GalleryView, Page
 from phpq.hits import Sure
 from phpq.model.checkpoint import ModelCard, write_card, write_chances
@@ -45,11 +45,11 @@ def books(tmp_path_factory: pytest.TempPathFactory) -> AdditiveCodebooks:
     return store.own_codebooks()
 
 
-def chances_by_hand(books: AdditiveCodebooks, kind: str) -> dict[str, float]:
-    """Return the chance of every class."""
-    assert books.chances is not None
-    scores = books.kinds(question(kind))
-    known = float(books.chances.known(scores, books.sharpness)[0])
+def probabilities_by_hand(books: AdditiveCodebooks, kind: str) -> dict[str, float]:
+    """Return the probability of every class."""
+    assert books.probabilities is not None
+    scores = books.class_scores(question(kind))
+    known = float(books.probabilities.known(scores, books.sharpness)[0])
     shares = softmax(books.sharpness * scores)[0].tolist()
     return {n: known * share for n, share in zip(books.class_names, shares, strict=True)}
 
@@ -59,59 +59,59 @@ def chances_by_hand(books: AdditiveCodebooks, kind: str) -> dict[str, float]:
 def test_the_most_specific_name_that_is_sure(
     books: AdditiveCodebooks, kind: str, accepted: float
 ) -> None:
-    (told,) = tell(books, question(kind), ALL, accepted)
-    by_hand, chances = chances_by_hand(books, kind), books.chances
-    assert chances is not None
+    (predicted,) = predict(books, question(kind), ALL, accepted)
+    by_hand, fitted = probabilities_by_hand(books, kind), books.probabilities
+    assert fitted is not None
     best = max(by_hand, key=by_hand.__getitem__)
-    assert told.known == pytest.approx(sum(by_hand.values()))
-    assert told.kinds is not None
-    assert told.kinds[0][0] == best
-    for name, chance in by_hand.items():
-        assert told.chance(name) == pytest.approx(chance, abs=1e-6)
-    assert told.chance(None) is None
-    assert told.chance("no label") is None
+    assert predicted.known == pytest.approx(sum(by_hand.values()))
+    assert predicted.kinds is not None
+    assert predicted.kinds[0][0] == best
+    for name, probability in by_hand.items():
+        assert predicted.probability(name) == pytest.approx(probability, abs=1e-6)
+    assert predicted.probability(None) is None
+    assert predicted.probability("no label") is None
     levels = [(best, by_hand[best])]
     known = sum(by_hand.values())
     for level, steps in enumerate(({}, {"red": "warm", "green": "cold"}), start=1):
         sums: dict[str, float] = {}
-        for name, chance in by_hand.items():
+        for name, probability in by_hand.items():
             parent = PARENTS[name]
             parent = steps.get(parent, parent)
-            sums[parent] = sums.get(parent, 0.0) + chance / known
+            sums[parent] = sums.get(parent, 0.0) + probability / known
         group = max(sums, key=sums.__getitem__)
-        chance = chances.parent(level, np.array([known]), np.array([sums[group]]))[0]
-        levels.append((group, float(chance)))
+        probability = fitted.parent(level, np.array([known]), np.array([sums[group]]))[0]
+        levels.append((group, float(probability)))
     expected = Sure(None, None, by_hand[best], accepted)
-    for level, (name, chance) in enumerate(levels):
-        if chance >= chances.cut_off(level, accepted):
-            expected = Sure(name, level, chance, accepted)
+    for level, (name, probability) in enumerate(levels):
+        if probability >= fitted.cut_off(level, accepted):
+            expected = Sure(name, level, probability, accepted)
             break
-    assert told.sure is not None
-    assert told.sure.probability == pytest.approx(expected.probability, abs=1e-4)
-    assert replace(told.sure, probability=0) == replace(expected, probability=0)
-    assert (accepted != 0.0) or told.sure.label is None
-    assert (accepted != 1.0) or told.sure.label == best
+    assert predicted.sure is not None
+    assert predicted.sure.probability == pytest.approx(expected.probability, abs=1e-4)
+    assert replace(predicted.sure, probability=0) == replace(expected, probability=0)
+    assert (accepted != 0.0) or predicted.sure.label is None
+    assert (accepted != 1.0) or predicted.sure.label == best
 
 
 def test_a_filter_leaves_chances_as_they_are(books: AdditiveCodebooks) -> None:
-    by_hand = chances_by_hand(books, "red light")
+    by_hand = probabilities_by_hand(books, "red light")
     passing = np.array([place for place, n in enumerate(books.class_names) if n != "red light"])
-    (told,) = tell(books, question("red light"), passing, 0.05)
+    (predicted,) = predict(books, question("red light"), passing, 0.05)
     for name in by_hand.keys() - {"red light"}:
-        assert told.chance(name) == pytest.approx(by_hand[name], abs=1e-6)
-    assert told.chance("red light") is None
-    assert told.sure is not None
-    assert told.sure.label not in ("red light", "red dark")
-    (told,) = tell(books, question("red light"), np.empty(0, np.int64), 0.05)
-    assert (told.kinds, told.known, told.sure) == ((), None, None)
+        assert predicted.probability(name) == pytest.approx(by_hand[name], abs=1e-6)
+    assert predicted.probability("red light") is None
+    assert predicted.sure is not None
+    assert predicted.sure.label not in ("red light", "red dark")
+    (predicted,) = predict(books, question("red light"), np.empty(0, np.int64), 0.05)
+    assert (predicted.kinds, predicted.known, predicted.sure) == ((), None, None)
 
 
 def test_without_probabilities_kinds_are_told_as_before(books: AdditiveCodebooks) -> None:
     query = question("red light")
-    (told,) = tell(books, query, ALL, 0.05)
-    (plain,) = tell(replace(books, chances=None), query, ALL, 0.05)
-    assert plain.kinds == told.kinds
-    assert (plain.known, plain.sure, plain.chance("red light")) == (None, None, None)
+    (predicted,) = predict(books, query, ALL, 0.05)
+    (plain,) = predict(replace(books, probabilities=None), query, ALL, 0.05)
+    assert plain.kinds == predicted.kinds
+    assert (plain.known, plain.sure, plain.probability("red light")) == (None, None, None)
 
 
 def test_hits_and_verdicts_of_a_search_carry_them(tmp_path: Path) -> None:
@@ -123,7 +123,7 @@ def test_hits_and_verdicts_of_a_search_carry_them(tmp_path: Path) -> None:
     assert verdict.probability == pytest.approx(found[0].probability)
     for hit in found:
         assert hit.label is not None
-        by_hand = chances_by_hand(store.own_codebooks(), "blue dark")
+        by_hand = probabilities_by_hand(store.own_codebooks(), "blue dark")
         assert hit.probability == pytest.approx(by_hand[hit.label], abs=1e-6)
     # Codebooks were fitted to the images of the gallery: how sure these are says nothing.
     place, record = view.find("red light/0/0")
@@ -144,15 +144,15 @@ def coded(tmp_path_factory: pytest.TempPathFactory) -> GalleryStore:
 @pytest.mark.parametrize("kind", [*COLOURS, *STRANGE])
 def test_hits_of_a_models_codes_carry_probabilities(coded: GalleryStore, kind: str) -> None:
     found = view_of(coded).search(coded_question(kind)[0], Page(top_k=60))
-    said, words = read_said(coded.folder, coded.manifest), make_codebooks()
-    assert said.chances is not None
+    calibration, words = read_calibration(coded.folder, coded.manifest), make_codebooks()
+    assert calibration.probabilities is not None
     scores = []  # by loops over the images of each class
     for name in sorted(COLOURS):
         images = [code for id, code in codes_of(coded).items() if id.startswith(name)]
         mean = np.mean([words.decode(np.frombuffer(c, np.uint8)[None])[0] for c in images], axis=0)
         scores.append(float(words.vectors(coded_question(kind))[0] @ mean / np.linalg.norm(mean)))
-    known = said.chances.known(np.array([scores]), said.sharpness)[0]
-    shares = softmax(said.sharpness * np.array([scores]))[0]
+    known = calibration.probabilities.known(np.array([scores]), calibration.sharpness)[0]
+    shares = softmax(calibration.sharpness * np.array([scores]))[0]
     by_hand = dict(zip(sorted(COLOURS), (known * shares).tolist(), strict=True))
     verdict = found.verdict
     assert verdict is not None
@@ -187,20 +187,20 @@ def test_the_models_chances_hold_for_kinds_that_it_learned(tmp_path: Path) -> No
     before = view_of(store).search(asked, plain)
     assert before.verdict is not None
     assert (before.verdict.by, before[0].probability) == ("hits", None)  # as galleries of before
-    said = Calibration(sharpness=3.0, chances=certain(0))
+    calibration = Calibration(sharpness=3.0, probabilities=certain(0))
     home = store.folder / MODEL
     names = ("red light", "red dark", "blue dark", "another")
     write_card(home, ModelCard(config=RunConfig(), class_names=names, dataset="colours"))
-    write_chances(home, said, "made-up")
+    write_chances(home, calibration, "made-up")
     found = view_of(store).search(asked, plain)
     assert found.verdict is not None
     assert (found.verdict.by, found.verdict.label) == ("kinds", "red light")
     assert describe(store)["by"] == "model"
-    # Parents are said of the gallery, chances are still those of the model.
+    # Parents are calibration of the gallery, fitted are still those of the model.
     assert set_parents(store, PARENTS)["by"] == "model"
     # What is fitted for the gallery itself wins.
-    told = calibrate(store, lambda: FakeModel().model, photos(list(COLOURS), 20, seed=4))
-    assert told["by"] == "photos"
+    predicted = calibrate(store, lambda: FakeModel().model, photos(list(COLOURS), 20, seed=4))
+    assert predicted["by"] == "photos"
     set_parents(store, {})
     strange = coded_store(tmp_path / "h", kinds=["green light", "green dark", "red dark"])
     shutil.copytree(home, strange.folder / MODEL)
@@ -213,7 +213,7 @@ def test_the_models_chances_hold_for_kinds_that_it_learned(tmp_path: Path) -> No
 def test_chances_of_other_weights_are_refused(tmp_path: Path) -> None:
     store = coded_store(tmp_path / "g")
     (store.folder / MODEL).mkdir()
-    write_chances(store.folder / MODEL, Calibration(chances=certain(0)), "other weights")
+    write_chances(store.folder / MODEL, Calibration(probabilities=certain(0)), "other weights")
     with pytest.raises(FormatError, match="does not belong to the weights"):
         view_of(store).search(coded_question("red light")[0], Page())
 
@@ -221,7 +221,7 @@ def test_chances_of_other_weights_are_refused(tmp_path: Path) -> None:
 def test_very_many_labels_are_told_by_hits(
     coded: GalleryStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("phpq.gallery.verdicts._MOST_VALUES", 5 * DIM)
+    monkeypatch.setattr("phpq.gallery.verdicts._MAX_VALUES", 5 * DIM)
     verdict = view_of(coded).search(coded_question("red light")[0], Page()).verdict
     assert verdict is not None
     assert verdict.by == "hits"

@@ -21,6 +21,7 @@ from made_up_galleries import (
     plain_scan,
 )
 from own_galleries import KINDS, add, filled, pictures, query_for, view_of
+from phpq.additive import softmax
 from phpq.codes import FloatArray, IntArray, score_codes
 from phpq.errors import ConfigError, UnknownNameError
 from phpq.gallery import Gallery, GalleryStore, Record
@@ -86,9 +87,9 @@ def test_filters_hold_and_are_counted(tmp_path: Path) -> None:
 def test_few_answers_are_kept(tmp_path: Path) -> None:
     view, _ = made_up(tmp_path / "g")
     for year in range(30):
-        view.remember(("key", year), lambda: 1)
-    assert view.remember(("key", 22), lambda: 2) == 1  # the last eight are kept
-    assert view.remember(("key", 21), lambda: 2) == 2
+        view.cached(("key", year), lambda: 1)
+    assert view.cached(("key", 22), lambda: 2) == 1  # the last eight are kept
+    assert view.cached(("key", 21), lambda: 2) == 2
 
 
 def test_an_image_is_found_by_id_and_by_uri(tmp_path: Path) -> None:
@@ -99,10 +100,10 @@ def test_an_image_is_found_by_id_and_by_uri(tmp_path: Path) -> None:
         assert view.record(place).id == record.id
         assert view.find(record.id)[0] == place  # now from what is remembered
     places = np.array([3, 0, 39])
-    for image, record in zip(view.glances(places), map(view.record, places), strict=True):
+    for image, record in zip(view.summaries(places), map(view.record, places), strict=True):
         assert (image.id, image.label) == (record.id, record.label)
         assert np.array_equal(image.code, record.code)
-    assert not view.glances(places[:0])
+    assert not view.summaries(places[:0])
     with pytest.raises(UnknownNameError, match="There is no image 'I1'"):
         view.find("I1")
     with pytest.raises(UnknownNameError, match="Only images of the gallery"):
@@ -198,7 +199,8 @@ def test_the_verdict_is_the_likeliest_kind_among_what_passes_the_filter(tmp_path
     add(store, [row | {"year": 2000} for row in pictures(("red", "blue"), 2, seed=5)])
     opened = GalleryStore.open(store.folder)
     books, asked = store.own_codebooks(), query_for("green")
-    likely = dict(zip(books.class_names, books.likely(asked)[0].tolist(), strict=True))
+    posteriors = softmax(books.sharpness * books.class_scores(asked))[0].tolist()
+    likely = dict(zip(books.class_names, posteriors, strict=True))
     assert max(likely, key=likely.__getitem__) == "green"
     for shards in (1, 3):
         view = GalleryView(opened, make_codebooks(), LocalShards(shards))

@@ -144,7 +144,7 @@ def test_replicas_tell_the_kinds_of_one_index(tmp_path: Path) -> None:
     assert found.verdict is not None
     assert (found.verdict.by, found.verdict.sure is None) == ("kinds", False)
     # Counts travel between processes as they are.
-    words = Shard(GalleryStore.open(tmp_path / "g"), make_codebooks()).kind_words()
+    words = Shard(GalleryStore.open(tmp_path / "g"), make_codebooks()).label_codewords()
     again = cloudpickle.loads(cloudpickle.dumps(words))
     assert again.label_names == words.label_names
     assert [keys.tolist() for keys, _ in again.counts] == [k.tolist() for k, _ in words.counts]

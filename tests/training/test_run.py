@@ -114,24 +114,24 @@ def test_a_run_knows_how_likely_its_answers_are(
 ) -> None:
     """Fitted to the test split, and to classes that were held out where they are enough."""
     for module in ("phpq.additive.calibrate", "phpq.training.run"):
-        monkeypatch.setattr(f"{module}.LEAST_IMAGES", 10)
+        monkeypatch.setattr(f"{module}.MIN_IMAGES", 10)
     settings = ("data.holdout_classes=0.25",) if strangers else ()
     birds = plumage(8, 6, test_per_species=2, size=SIDE)
     config = tiny_config("training.epochs=1", *settings)
     model = run.train_run(birds, config, tmp_path, device="cpu")
     said = read_chances(tmp_path, model.fingerprint())
     assert said is not None
-    assert said.chances is not None
-    assert said.chances.images == (12 if strangers else 16)
-    assert (said.chances.weights[2] == 0) is not bool(strangers)  # classes were left out
+    assert said.probabilities is not None
+    assert said.probabilities.images == (12 if strangers else 16)
+    assert (said.probabilities.weights[2] == 0) is not bool(strangers)  # classes were left out
     # What an evaluation embeds gives the same again: nothing was embedded otherwise.
     (tmp_path / CHANCES).unlink()
     (tmp_path / GENERAL).unlink()
     run.train_run(birds, config, tmp_path, device="cpu", resume=True)
     again = read_chances(tmp_path, model.fingerprint())
     assert again is not None
-    assert again.chances is not None
-    assert again.chances.weights == pytest.approx(said.chances.weights, rel=1e-2)
+    assert again.probabilities is not None
+    assert again.probabilities.weights == pytest.approx(said.probabilities.weights, rel=1e-2)
 
 
 def test_bad_files_of_held_out_classes_cost_nothing(
@@ -141,7 +141,7 @@ def test_bad_files_of_held_out_classes_cost_nothing(
         raise DataError("an image is bad")
 
     for module in ("phpq.additive.calibrate", "phpq.training.run"):
-        monkeypatch.setattr(f"{module}.LEAST_IMAGES", 10)
+        monkeypatch.setattr(f"{module}.MIN_IMAGES", 10)
     monkeypatch.setattr(run, "embed_readable", refuse)
     birds = plumage(8, 6, test_per_species=2, size=SIDE)
     config = tiny_config("training.epochs=1", "data.holdout_classes=0.25")

@@ -1,4 +1,4 @@
-"""Finds codes whose sum of codewords is near a target, several partial codes at a time.
+"""Beam search for the codes whose sum of codewords is nearest to a target.
 
 Importing this module does not load numba; the first search of more than a few rows does.
 """
@@ -14,10 +14,10 @@ import numpy as np
 from phpq.codes import CodeArray, FloatArray, IntArray
 from phpq.compiling import compiled
 
-BEAM = 8  # partial codes that are followed while a row is encoded
-_BLOCK = 512  # targets looked at at once
-_FEW = 16  # targets that are followed without the compiler, unless it is loaded already
-_NEAR = 16  # codes that a class may take, the nearest free one
+BEAM = 8  # width while a row is encoded
+_BLOCK = 512  # targets per matrix product
+_FEW = 16  # targets that are encoded in plain numpy, unless compiled code is loaded already
+_NEAR = 16  # nearest codes among which a class finds a free one
 
 
 def beam_search(
@@ -32,11 +32,10 @@ def beam_search(
     """Find codes whose sum of codewords is near a target, one codebook after the other.
 
     Takes the inner products (n, M, K) of targets and codewords, and those of codewords with each
-    other, (M, K, M, K). `fixed` (n, P) gives the first indices; `spare` says how many
-    codewords at the end of each book are not used. Returns the best codes (n, M) uint8; with
-    `keep` > 1 that many of each target, best first, (n, keep, M). Only comparisons and
-    sums of single rows: a row's code does not depend on the rows beside it. Of partial codes at one
-    distance the first is followed.
+    other, (M, K, M, K). `fixed` (n, P) gives the first indices; `spare` is the number of unused
+    codewords at the end of each book. Returns the best codes (n, M) uint8; with `keep` > 1 that
+    many per target, best first, (n, keep, M). A row's code does not depend on the rows beside it.
+    Of partial codes at equal distance the first wins.
     """
     count, books, _ = products.shape
     given = np.empty((count, 0), np.uint8) if fixed is None else np.ascontiguousarray(fixed)
@@ -44,17 +43,17 @@ def beam_search(
     words[: len(spare)] -= np.asarray(spare, np.int64)
     found = np.zeros((count, width, books), np.uint8)
     loaded = _compiled.cache_info().currsize > 0
-    follow = _compiled() if loaded or count > _FEW else _follow_plainly
-    follow(products, gram, np.einsum("mkmk->mk", gram).copy(), given, words, found)
+    search = _compiled() if loaded or count > _FEW else _search_plainly
+    search(products, gram, np.einsum("mkmk->mk", gram).copy(), given, words, found)
     return found[:, 0] if keep == 1 else found[:, :keep]
 
 
 @cache
 def _compiled() -> Callable[..., Any]:
-    return compiled(_follow)
+    return compiled(_search)
 
 
-def _follow(  # noqa: C901
+def _search(  # noqa: C901
     products: FloatArray,
     gram: FloatArray,
     squares: FloatArray,
@@ -65,7 +64,7 @@ def _follow(  # noqa: C901
     """Fill (n, width, M) with the codes of each target, best first; compiled by numba."""
     count, books, size = products.shape
     width, first = found.shape[1], given.shape[1]
-    costs = np.empty(width, np.float32)  # squared distance, but for the target's own length
+    costs = np.empty(width, np.float32)  # squared distance less the squared length of the target
     before = np.empty((width, books), np.uint8)
     best, places = np.empty(width, np.float32), np.empty(width, np.int64)
     added = np.empty(size, np.float32)
@@ -101,7 +100,7 @@ def _follow(  # noqa: C901
             beams = kept
 
 
-def _follow_plainly(
+def _search_plainly(
     products: FloatArray,
     gram: FloatArray,
     squares: FloatArray,
@@ -109,7 +108,7 @@ def _follow_plainly(
     allowed: IntArray,
     found: CodeArray,
 ) -> None:
-    """Do as `_follow` in numpy, bit for bit: sums in float64, each rounded to float32."""
+    """Do as `_search` in numpy, bit for bit: sums in float64, each rounded to float32."""
     _, books, size = products.shape
     width, first = found.shape[1], given.shape[1]
     for row, codes in enumerate(found):
@@ -137,7 +136,7 @@ def gram_matrix(codewords: FloatArray) -> FloatArray:
     return (flat @ flat.T).astype(np.float32).reshape(books, size, books, size)
 
 
-def nearest_codes(targets: FloatArray, codewords: FloatArray) -> list[list[tuple[int, ...]]]:
+def _nearest_codes(targets: FloatArray, codewords: FloatArray) -> list[list[tuple[int, ...]]]:
     """Return codes of (P, K, d) codewords near each of (n, d) targets, the nearest first."""
     books, size, dim = codewords.shape
     flat, gram = codewords.reshape(-1, dim).astype(np.float64), gram_matrix(codewords)
@@ -147,4 +146,18 @@ def nearest_codes(targets: FloatArray, codewords: FloatArray) -> list[list[tuple
         products = (part @ flat.T).astype(np.float32).reshape(len(part), books, size)
         near = beam_search(products, gram, width=_NEAR, keep=_NEAR)
         found += [[tuple(code) for code in codes] for codes in near.tolist()]
+    return found
+
+
+def free_codes(
+    targets: FloatArray, codewords: FloatArray, taken: set[tuple[int, ...]]
+) -> list[tuple[int, ...]]:
+    """Return for each target (n, d) the nearest code that is not `taken` yet, and take it.
+
+    Two classes of one code would be one class. If all codes nearby are taken, it is the nearest.
+    """
+    found: list[tuple[int, ...]] = []
+    for near in _nearest_codes(targets, codewords):
+        found.append(next((code for code in near if code not in taken), near[0]))
+        taken.add(found[-1])
     return found

@@ -1,14 +1,14 @@
-"""Codebooks that a gallery owns: fitted to what it holds and to the labels that it has. Numpy.
+"""Additive codebooks that a gallery owns, fitted to its embeddings and labels. Numpy.
 
-A code picks one codeword of each codebook, and their *sum* stands for the row: every codeword spans
-the whole vector, so that a score is still a sum of table lookups, and index and shards need nothing
-else. Embeddings are projected first: centred, whitened within the gallery's classes where it has
-labels, and cut to the directions in which the gallery varies most.
+A code picks one codeword of each codebook, and decodes to their *sum*: every codeword spans the
+whole vector. A score is still a sum of table lookups, so that index and shards work unchanged.
+Embeddings are projected first: centred, whitened within the classes of the labels, and reduced by
+PCA.
 
-The first codebooks hold the classes. A labelled row stands at
+The first codebooks hold class prototypes. A labelled row is encoded as
 `trust * prototype + (1 - trust) * its own vector`: its class decides which images come first, its
-own bytes order them inside the class. A row without label, or with one that its look contradicts,
-stands at its own vector.
+other bytes order the images of the class. A row without a label, or whose vector contradicts its
+label, is encoded as its own vector.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from phpq.additive._beam import beam_search, gram_matrix, nearest_codes
-from phpq.additive.chances import Chances, renamed_parents, softmax
+from phpq.additive._beam import beam_search, free_codes, gram_matrix
+from phpq.additive.probabilities import ProbabilityModel, renamed_parents
 from phpq.codes import CodeArray, Codebooks, FloatArray, IntArray, QueryNorm, check_embeddings
 from phpq.errors import FormatError, ShapeError
 
@@ -31,9 +31,9 @@ Labels = Sequence[str | None]
 
 SIZE = 256  # codewords of a codebook
 _BLOCK = 512  # rows encoded at once
-FAR = 0.15  # a row that looks so much more like another class does not trust its label
-_FEW = 2  # images as wide as is typical that every class is taken to have besides its own
-_COMPARED_CLASSES = 4096  # with more, rows are not compared with all classes: it would take long
+MAX_CONTRADICTION = 0.15  # see `contradiction`; a label beyond it is ignored
+_PRIOR_IMAGES = 2  # of typical cohesion, added to those of a class before its own is estimated
+_MAX_CLASSES = 4096  # with more, contradictions are not computed: it would take long
 _TENSORS = ("codewords", "mean", "projection", "class_codes")
 
 
@@ -45,17 +45,17 @@ class AdditiveCodebooks(Codebooks):
     mean: FloatArray  # (D,) of the embeddings at fitting
     projection: FloatArray  # (D, d)
     class_names: tuple[str, ...] = ()
-    class_codes: CodeArray  # (C, P): the codewords, one of each of the first P books, of each class
+    class_codes: CodeArray  # (C, P): per class, its codewords in the first P books
     spare: tuple[int, ...] = ()  # codewords at the end of each book that no row uses yet
-    trust: float = 0.0  # how far labels are trusted, 0 to 1
-    sharpness: float = 16.0  # of `likely`
-    typical: float = 1.0  # inner product of a row with the mean of its class, itself left out
-    chances: Chances | None = None  # how likely answers are; None where that is not known
-    parents: Mapping[str, str] = field(default_factory=dict)  # what classes belong to, and so on up
+    trust: float = 0.0  # weight of labels, 0 to 1
+    sharpness: float = 16.0  # inverse temperature of the softmax over class scores
+    typical: float = 1.0  # mean `cohesion` of the rows at fitting
+    probabilities: ProbabilityModel | None = None  # None: not fitted
+    parents: Mapping[str, str] = field(default_factory=dict)  # label or parent to its parent
     fitted_rows: int = 0
     fitted_distortion: float = 0.0  # mean squared error of the rows at fitting
-    # What encoding and decoding need, made when first needed: it takes longer than a single row.
-    _made: dict[str, NDArray[Any]] = field(default_factory=dict, init=False, repr=False)
+    # Matrices derived from the above, computed on first use: they cost more than encoding a row.
+    _cache: dict[str, NDArray[Any]] = field(default_factory=dict, init=False, repr=False)
 
     @property
     def embedding_dim(self) -> int:
@@ -72,21 +72,22 @@ class AdditiveCodebooks(Codebooks):
         del norm  # projected vectors always have unit length
         return unit_rows(self._projected(embeddings))
 
-    def alike(self, embeddings: FloatArray, *, norm: QueryNorm = "unit") -> FloatArray:
-        """Return (N, D) embeddings that find the same, each of unit length when projected."""
-        return self._embedded(self.vectors(embeddings, norm=norm))
+    def normalised(self, embeddings: FloatArray, *, norm: QueryNorm = "unit") -> FloatArray:
+        """Return (N, D) embeddings with the same results, of unit length once projected."""
+        return self._unprojected(self.vectors(embeddings, norm=norm))
 
     def encode(self, embeddings: FloatArray, labels: Labels | None = None) -> CodeArray:
         """Return the codes (N, M) of (N, D) embeddings.
 
-        A row's code does not depend on the other rows. Labels that no class has are as none.
+        A row's code does not depend on the other rows. Unknown labels are ignored.
         """
-        own = self.vectors(embeddings)
-        return self.codes_of_targets(*self.places(own, self._classes_of(labels, len(own))))
+        vectors = self.vectors(embeddings)
+        classes = self._classes_of(labels, len(vectors))
+        return self.encode_targets(*self.encoding_targets(vectors, classes))
 
     def decode(self, codes: CodeArray) -> FloatArray:
-        """Return what codes (N, M) stand for, in the space of embeddings: (N, D) float32."""
-        return self._embedded(self._sums(codes))
+        """Decode (N, M) codes into the space of embeddings: (N, D) float32."""
+        return self._unprojected(codeword_sums(self.codewords, codes))
 
     def lookup_tables(self, queries: FloatArray, *, norm: QueryNorm = "unit") -> FloatArray:
         """Score every codeword against (Q, D) queries: (Q, M, K) float32."""
@@ -94,7 +95,7 @@ class AdditiveCodebooks(Codebooks):
         return self._tables(self.vectors(queries))
 
     def best(self, tables: FloatArray) -> FloatArray:
-        """Return (Q,) ones: the score of a row at the query. Rows of a wide class can exceed it."""
+        """Return (Q,) ones: the score of the query with itself; long prototypes can exceed it."""
         return np.ones(len(tables), np.float32)
 
     def best_float(self, vectors: FloatArray) -> FloatArray:
@@ -102,50 +103,49 @@ class AdditiveCodebooks(Codebooks):
         lengths: FloatArray = np.linalg.norm(vectors, axis=1).astype(np.float32)
         return lengths
 
-    def kinds(self, queries: FloatArray) -> FloatArray:
+    def class_scores(self, queries: FloatArray) -> FloatArray:
         """Score every class against (Q, D) queries: (Q, C) float32, higher is better."""
         scores: FloatArray = self.vectors(queries) @ self._prototypes().T
         return scores
 
-    def likely(self, queries: FloatArray) -> FloatArray:
-        """Return how likely each class is for (Q, D) queries, if it is one of them: (Q, C)."""
-        return softmax(self.sharpness * self.kinds(queries))
-
-    def own_vectors(self, codes: CodeArray, labels: Labels | None = None) -> FloatArray:
-        """Return (N, D): what codes tell of the rows themselves, without their classes."""
-        classes, sums = self._classes_of(labels, len(codes)), self._sums(codes)
-        # Of a row that stands by its class only the direction to one side of it is its own.
-        near = contradiction(unit_rows(sums), classes, self._prototypes()) <= FAR
-        rows = np.flatnonzero((classes >= 0) & near)
+    def decode_without_class(self, codes: CodeArray, labels: Labels | None = None) -> FloatArray:
+        """Decode codes that were made with labels, the prototypes taken off again: (N, D)."""
+        classes, sums = self._classes_of(labels, len(codes)), codeword_sums(self.codewords, codes)
+        # What is left is the direction of a row from its prototype; its length is lost.
+        agree = contradiction(unit_rows(sums), classes, self._prototypes()) <= MAX_CONTRADICTION
+        rows = np.flatnonzero((classes >= 0) & agree)
         sums[rows] -= self.trust * self._prototypes()[classes[rows]]
-        return self._embedded(unit_rows(sums))
+        return self._unprojected(unit_rows(sums))
 
     def distortion(self, embeddings: FloatArray, labels: Labels | None = None) -> float:
-        """Return the mean squared distance of (N, D) rows from what their codes stand for."""
-        own = self.vectors(embeddings)
-        targets, classes = self.places(own, self._classes_of(labels, len(own)))
-        return mean_square(targets - self._sums(self.codes_of_targets(targets, classes)))
+        """Return the mean squared error of encoding (N, D) rows."""
+        vectors = self.vectors(embeddings)
+        classes = self._classes_of(labels, len(vectors))
+        return self.target_distortion(*self.encoding_targets(vectors, classes))
+
+    def target_distortion(self, targets: FloatArray, classes: IntArray) -> float:
+        """Return the mean squared error of encoding targets (N, d), as of `encoding_targets`."""
+        errors = targets - codeword_sums(self.codewords, self.encode_targets(targets, classes))
+        return float(np.square(errors, dtype=np.float64).sum(axis=1).mean()) if len(errors) else 0.0
 
     def with_classes(self, embeddings: FloatArray, labels: Labels) -> AdditiveCodebooks:
         """Add the classes of labelled rows (N, D) that are not known yet.
 
-        Codes made before stay valid: a new class takes a spare codeword, or a code of the first
-        books that no class has. Without either it takes the nearest code, with its owner.
+        Earlier codes stay valid: a new class takes a spare codeword, or a free code of the first
+        books. If there is neither, it shares the nearest code with another class.
         """
         names = sorted({name for name in labels if name is not None} - set(self.class_names))
         if not names or not self.trust or not self.class_books:
             return self
-        own = self.vectors(embeddings)
-        centres = prototypes(own, number_labels(labels, names), len(names), self.typical)
+        numbers = number_labels(labels, names)
+        centres, _ = fit_prototypes(self.vectors(embeddings), numbers, len(names), self.typical)
         words = self.codewords.copy()
         slots = min(self.spare[0], len(names)) if self.class_books == 1 else 0
         first = SIZE - self.spare[0]
         words[0, first : first + slots] = centres[:slots]
         codes: list[tuple[int, ...]] = [(first + slot,) for slot in range(slots)]
         taken = {tuple(code) for code in self.class_codes.tolist()} | set(codes)
-        for near in nearest_codes(centres[slots:], words[: self.class_books]):
-            codes.append(next((code for code in near if code not in taken), near[0]))
-            taken.add(codes[-1])
+        codes += free_codes(centres[slots:], words[: self.class_books], taken)
         class_codes = np.concatenate([self.class_codes, np.array(codes, np.uint8)])
         return replace(
             self,
@@ -156,14 +156,14 @@ class AdditiveCodebooks(Codebooks):
         )
 
     @property
-    def crowded(self) -> int:
-        """Classes that share their code with another, which nothing can tell them from."""
+    def colliding_classes(self) -> int:
+        """Number of classes that share the code of another and so cannot be separated from it."""
         return len(self.class_names) - len({tuple(code) for code in self.class_codes.tolist()})
 
     def renamed(self, names: Mapping[str, str]) -> AdditiveCodebooks:
-        """Rename classes, as in {old: new}; one that gets the name of another is merged into it.
+        """Rename classes, as in {old: new}; two of one name become one class.
 
-        Rows of a merged class are to be encoded again, with their new label.
+        The caller encodes the rows of a merged class again, with their new label.
         """
         kept: dict[str, int] = {}
         for number, name in enumerate(self.class_names):
@@ -200,7 +200,7 @@ class AdditiveCodebooks(Codebooks):
             "fitted_rows": self.fitted_rows,
             "fitted_distortion": self.fitted_distortion,
             "parents": dict(sorted(self.parents.items())),
-            "chances": self.chances and self.chances.to_facts(),
+            "chances": self.probabilities and self.probabilities.to_facts(),
         }
         tensors = {name: np.ascontiguousarray(getattr(self, name)) for name in _TENSORS}
         return save(tensors, metadata={"facts": json.dumps(facts)})
@@ -217,9 +217,9 @@ class AdditiveCodebooks(Codebooks):
                 json.loads(data[8 : 8 + length])["__metadata__"]["facts"]
             )
             facts |= {name: tuple(facts[name]) for name in ("class_names", "spare")} | load(data)
-            # Files of before have neither these nor parents.
-            facts["chances"] = facts.get("chances") and Chances.from_facts(facts["chances"])
-            return cls(**facts)
+            # Older files have neither probabilities nor parents.
+            fitted = facts.pop("chances", None)
+            return cls(**facts, probabilities=fitted and ProbabilityModel.from_facts(fitted))
         except (SafetensorError, ValueError, KeyError, TypeError) as error:
             raise FormatError(
                 f"The gallery's codebooks are damaged: {error}. Restore the file from a copy, or "
@@ -229,34 +229,34 @@ class AdditiveCodebooks(Codebooks):
     def _projected(self, embeddings: FloatArray) -> FloatArray:
         rows = check_embeddings("embeddings", embeddings, self.embedding_dim)
         # In float64, rounded once: a row's vector must not depend on the rows beside it.
-        projection = self._once("projection", lambda: self.projection.astype(np.float64))
+        projection = self._cached("projection", lambda: self.projection.astype(np.float64))
         projected: FloatArray = ((rows - self.mean.astype(np.float64)) @ projection).astype(
             np.float32
         )
         return projected
 
-    def _embedded(self, vectors: FloatArray) -> FloatArray:
-        """Undo the projection as far as that can be: (N, d) to (N, D) float32."""
-        back = self._once("back", lambda: np.linalg.pinv(self.projection.astype(np.float64)))
+    def _unprojected(self, vectors: FloatArray) -> FloatArray:
+        """Map (N, d) back to (N, D) float32 by the pseudo-inverse of the projection."""
+        back = self._cached("back", lambda: np.linalg.pinv(self.projection.astype(np.float64)))
         rows: FloatArray = (vectors.astype(np.float64) @ back + self.mean).astype(np.float32)
         return rows
 
-    def _once(self, name: str, make: Callable[[], NDArray[Any]]) -> NDArray[Any]:
-        if name not in self._made:
-            self._made[name] = make()
-        return self._made[name]
+    def _cached(self, name: str, make: Callable[[], NDArray[Any]]) -> NDArray[Any]:
+        if name not in self._cache:
+            self._cache[name] = make()
+        return self._cache[name]
 
     def _tables(self, vectors: FloatArray) -> FloatArray:
-        flat = self._once(
+        flat = self._cached(
             "words", lambda: self.codewords.reshape(-1, self.sub_dim).astype(np.float64)
         )
         products = np.asarray(vectors.astype(np.float64) @ flat.T, np.float32)
         return products.reshape(len(vectors), self.num_codebooks, self.codebook_size)
 
     def _prototypes(self) -> FloatArray:
-        """(C, d) as codes can say them."""
-        made = self._once("prototypes", lambda: self._sums(self.class_codes))
-        return np.asarray(made, np.float32)
+        """Return the prototypes (C, d) as their codes decode."""
+        words, codes = self.codewords, self.class_codes
+        return np.asarray(self._cached("prototypes", lambda: codeword_sums(words, codes)))
 
     def _classes_of(self, labels: Labels | None, count: int) -> IntArray:
         if labels is None:
@@ -265,23 +265,25 @@ class AdditiveCodebooks(Codebooks):
             raise ShapeError(f"{len(labels)} labels for {count} rows; give one per row, or None.")
         return number_labels(labels, self.class_names)
 
-    def places(self, own: FloatArray, classes: IntArray) -> tuple[FloatArray, IntArray]:
-        """Where rows (N, d) of classes (N,), or -1, stand, and the classes that they are coded by.
+    def encoding_targets(
+        self, vectors: FloatArray, classes: IntArray
+    ) -> tuple[FloatArray, IntArray]:
+        """Return the vectors (N, d) that rows are encoded as, and the classes (N,) of their codes.
 
-        Labelled rows stand between the prototype of their class and themselves; without a label,
-        or where the look of a row contradicts it, they stand at themselves.
+        That is between the row itself and the prototype of its class; the row itself without a
+        class (-1), or where it contradicts its label, which is then ignored.
         """
-        strange = contradiction(own, classes, self._prototypes())
-        trusted = (classes >= 0) & (strange <= FAR)
-        places = own.copy()
+        distance = contradiction(vectors, classes, self._prototypes())
+        trusted = (classes >= 0) & (distance <= MAX_CONTRADICTION)
+        targets = vectors.copy()
         means = self._prototypes()[classes[trusted]]
-        # So far that who looks for just this image finds it before those that it looks like.
-        share = self.trust * (1 - strange[trusted, None])
-        places[trusted] = share * means + (1 - share) * own[trusted]
-        return places, np.where(trusted, classes, -1)
+        # Less trust where it contradicts: a search for this very image must find it first.
+        share = self.trust * (1 - distance[trusted, None])
+        targets[trusted] = share * means + (1 - share) * vectors[trusted]
+        return targets, np.where(trusted, classes, -1)
 
-    def codes_of_targets(self, targets: FloatArray, classes: IntArray) -> CodeArray:
-        """Return the codes (N, M) of places (N, d) where rows of classes (N,), or -1, stand."""
+    def encode_targets(self, targets: FloatArray, classes: IntArray) -> CodeArray:
+        """Return the codes (N, M) of what `encoding_targets` returned."""
         labelled = classes >= 0
         codes = np.empty((len(targets), self.num_codebooks), np.uint8)
         codes[labelled] = self._nearest(targets[labelled], self.class_codes[classes[labelled]])
@@ -290,7 +292,7 @@ class AdditiveCodebooks(Codebooks):
 
     def _nearest(self, targets: FloatArray, fixed: CodeArray | None = None) -> CodeArray:
         """Return the codes (n, M) whose sums are nearest; `fixed` (n, P) are the first of them."""
-        gram = self._once("gram", lambda: gram_matrix(self.codewords))
+        gram = self._cached("gram", lambda: gram_matrix(self.codewords))
         spare = self.spare[: self.num_codebooks]
         codes = np.empty((len(targets), self.num_codebooks), np.uint8)
         for start in range(0, len(targets), _BLOCK):
@@ -300,36 +302,37 @@ class AdditiveCodebooks(Codebooks):
             codes[part] = beam_search(tables, gram, fixed=given, spare=spare)
         return codes
 
-    def _sums(self, codes: CodeArray) -> FloatArray:
-        """Add up what codes choose, (N, M) or the first columns of them: (N, d)."""
-        total = np.zeros((len(codes), self.sub_dim), np.float32)
-        for book in range(codes.shape[1]):
-            total += self.codewords[book, codes[:, book]]
-        return total
+
+def codeword_sums(codewords: FloatArray, codes: CodeArray) -> FloatArray:
+    """Return the sums (N, d) of the codewords (M, K, d) that codes (N, up to M) pick."""
+    total = np.zeros((len(codes), codewords.shape[2]), np.float32)
+    for book in range(codes.shape[1]):
+        total += codewords[book, codes[:, book]]
+    return total
 
 
 def class_means(vectors: FloatArray, classes: IntArray, count: int) -> FloatArray:
-    """Return the means of unit vectors (N, d) of each class, of unit length; -1 is no class."""
+    """Return the mean (C, d) of the unit vectors (N, d) of each class, at unit length; -1: none."""
     return unit_rows(sums_by(classes[classes >= 0], vectors[classes >= 0], count)[0])
 
 
 def sums_by(
     numbers: NDArray[np.integer[Any]], points: NDArray[np.floating[Any]], count: int
 ) -> tuple[NDArray[np.floating[Any]], IntArray]:
-    """Return the sums (count, d) of points (N, d) with each number (N,), and how many these are."""
+    """Return per number the sum (count, d) of its points (N, d), and how many it has."""
     sizes = np.bincount(numbers, minlength=count)
-    there = np.flatnonzero(sizes)
+    used = np.flatnonzero(sizes)
     sums = np.zeros((count, points.shape[1]), points.dtype)
-    if len(there):  # sorted by number, each stretch is summed at once
-        starts = (np.cumsum(sizes) - sizes)[there]
-        sums[there] = np.add.reduceat(points[np.argsort(numbers, kind="stable")], starts, axis=0)
+    if len(used):  # sorted by number, each run is summed at once
+        starts = (np.cumsum(sizes) - sizes)[used]
+        sums[used] = np.add.reduceat(points[np.argsort(numbers, kind="stable")], starts, axis=0)
     return sums, sizes
 
 
 def cohesion(vectors: FloatArray, classes: IntArray, count: int) -> tuple[FloatArray, IntArray]:
-    """Return how near unit vectors (N, d) are to the mean of the others of their class.
+    """Return inner products (n,) of unit vectors (N, d) with the mean of the others of their class.
 
-    That is (n,) inner products, and the rows (n,) that they are of: those that have others.
+    Also the rows (n,) that these belong to: those whose class has more than one row.
     """
     inside = np.flatnonzero(classes >= 0)
     sums, sizes = sums_by(classes[inside], vectors[inside], count)
@@ -339,38 +342,43 @@ def cohesion(vectors: FloatArray, classes: IntArray, count: int) -> tuple[FloatA
     return near, rows
 
 
-def prototypes(vectors: FloatArray, classes: IntArray, count: int, typical: float) -> FloatArray:
-    """Return the means (C, d) of the unit vectors of classes, longer where a class is wide.
+def fit_prototypes(
+    vectors: FloatArray, classes: IntArray, count: int, typical: float | None = None
+) -> tuple[FloatArray, float]:
+    """Return the mean (C, d) of the unit vectors of each class, longer where a class is wide.
 
-    The rows of a class that was learned lie close together, those of a new one do not; at one
-    length the first would be taken for the second too often. `typical` is the mean of `cohesion`.
+    Rows of a class that the model learned lie close together, those of a new class do not: at one
+    length, rows of new classes would too often score higher with learned ones. Also returns
+    `typical`, the mean `cohesion`, unless it is given.
     """
     near, rows = cohesion(vectors, classes, count)
-    known = _FEW * typical + np.bincount(classes[rows], near, minlength=count)
-    mean = known / (_FEW + np.bincount(classes[rows], minlength=count))
+    if typical is None:
+        typical = max(float(near.mean()), 1e-3) if len(near) else 1.0
+    total = _PRIOR_IMAGES * typical + np.bincount(classes[rows], near, minlength=count)
+    mean = total / (_PRIOR_IMAGES + np.bincount(classes[rows], minlength=count))
     lengths = np.sqrt(typical / np.maximum(mean, typical / 4))
     found: FloatArray = class_means(vectors, classes, count) * lengths[:, None].astype(np.float32)
-    return found
+    return found, typical
 
 
-def contradiction(own: FloatArray, classes: IntArray, means: FloatArray) -> FloatArray:
-    """Return how much more rows (N, d) look like another class than like their own: (N,) float32.
+def contradiction(vectors: FloatArray, classes: IntArray, means: FloatArray) -> FloatArray:
+    """Return (N,) by how much another class scores higher for a row (N, d) than its own class.
 
-    Zero where they look most like their own, or have none (-1).
+    Zero where its own scores highest, and for rows without a class (-1).
     """
-    found = np.zeros(len(own), np.float32)
-    if len(means) > _COMPARED_CLASSES:
+    found = np.zeros(len(vectors), np.float32)
+    if len(means) > _MAX_CLASSES:
         return found
     rows, columns = np.flatnonzero(classes >= 0), means.astype(np.float64).T
     for start in range(0, len(rows), _BLOCK):
         part = rows[start : start + _BLOCK]
-        scores = own[part].astype(np.float64) @ columns
+        scores = vectors[part].astype(np.float64) @ columns
         found[part] = scores.max(axis=1) - scores[np.arange(len(part)), classes[part]]
     return found
 
 
 def number_labels(labels: Labels, names: Sequence[str]) -> IntArray:
-    """Return (N,) int64: the place of each label among names, -1 for others and none."""
+    """Return (N,) int64: the place of each label among names, -1 for unknown ones and None."""
     known = {name: number for number, name in enumerate(names)}
     return np.array([-1 if name is None else known.get(name, -1) for name in labels], np.int64)
 
@@ -379,8 +387,3 @@ def unit_rows(vectors: FloatArray) -> FloatArray:
     """Divide rows by their lengths; a zero row stays zero."""
     lengths = np.sqrt(np.square(vectors, dtype=np.float64).sum(axis=1, keepdims=True))
     return (vectors / np.where(lengths > 0, lengths, 1)).astype(np.float32)
-
-
-def mean_square(errors: FloatArray) -> float:
-    """Return the mean squared length of rows."""
-    return float(np.square(errors, dtype=np.float64).sum(axis=1).mean()) if len(errors) else 0.0

@@ -1,8 +1,8 @@
-"""Fits a gallery's own codebooks: embeddings and the labels that there are in, codebooks out.
+"""Fits a gallery's own codebooks: embeddings and labels in, codebooks out.
 
-Everything is in closed form or by k-means, in seconds for tens of thousands of rows: projection,
-prototypes of the classes, then codewords for what is left of each row, all fitted together by least
-squares to the codes that a beam search finds with them.
+In closed form or by k-means, in seconds for tens of thousands of rows: first the projection, then
+the class prototypes, then codewords for the residuals, which alternate between a beam search for
+the codes and least squares for all codewords.
 """
 
 from __future__ import annotations
@@ -13,35 +13,35 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
-from phpq.additive._beam import nearest_codes
-from phpq.additive.chances import likeliest_factor
+from phpq.additive._beam import free_codes
 from phpq.additive.codebooks import (
-    FAR,
+    MAX_CONTRADICTION,
     SIZE,
     AdditiveCodebooks,
     Labels,
+    codeword_sums,
     cohesion,
     contradiction,
-    mean_square,
+    fit_prototypes,
     number_labels,
-    prototypes,
     sums_by,
     unit_rows,
 )
+from phpq.additive.probabilities import fit_sharpness
 from phpq.codes import CodeArray, FloatArray, IntArray, check_embeddings
 from phpq.errors import ConfigError
 
 FIT_ROWS = 50_000  # rows that codebooks are fitted to; more hardly change them
-DIMS = 192  # directions that are kept
+DIMS = 192  # dimensions after the projection
 TRUST = 0.9  # why: docs/decisions/0014
 _ROUNDS = 4  # of encoding all rows and fitting all codewords to the codes
-_STEPS, _ITERATIONS = 5, 8  # of k-means: numbers of directions, and rounds in each
-_WITHIN = 0.8  # share of the gallery's own within-class scatter in its covariance, with many labels
+_STEPS, _ITERATIONS = 5, 8  # of k-means: numbers of dimensions, and iterations in each
+_WITHIN = 0.8  # weight of the within-class scatter in the covariance, with many labels
 _SHRINK = 0.3  # of the mean variance, added to every direction
-_SPARE = 32  # codewords of the first codebook that are left for classes to come
-_LATER = 96  # of each of the others, for rows to come (grow.py), if all rows are labelled
+_SPARE_CLASSES = 32  # codewords of the first codebook that are left for later classes
+_SPARE_ROWS = 96  # of each of the others, for later rows (grow.py), if all rows are labelled
 _SHARPNESS = np.geomspace(2, 64, 26)
-_SCORES = 2_000_000  # of classes that the sharpness is chosen by
+_SCORES = 2_000_000  # class scores that the sharpness is fitted to
 
 
 def fit_additive(
@@ -53,10 +53,10 @@ def fit_additive(
     dims: int = DIMS,
     seed: int = 0,
 ) -> AdditiveCodebooks:
-    """Fit codebooks to embeddings (N, D) and their labels, None where there is none.
+    """Fit codebooks to embeddings (N, D) and their labels, None for rows without one.
 
-    `trust` says how far labels are trusted: at 0 they are not used, at 1 rows stand at the
-    prototype of their class. At most `FIT_ROWS` rows are looked at; prototypes are those of all.
+    `trust` is the weight of labels: at 0 they are not used, at 1 rows are encoded as the prototype
+    of their class. Codewords are fitted to at most `FIT_ROWS` rows, prototypes to all.
     """
     rows = check_embeddings("embeddings", embeddings)
     if not len(rows) or len(labels) != len(rows):
@@ -71,9 +71,9 @@ def fit_additive(
     generator = np.random.default_rng(seed)
     sample = _sample(len(rows), generator)
 
-    def begun(believed: IntArray) -> tuple[AdditiveCodebooks, FloatArray, FloatArray]:
+    def start(trusted: IntArray) -> tuple[AdditiveCodebooks, FloatArray, FloatArray]:
         """Return codebooks without codewords, the projected rows and the prototypes."""
-        mean, projection = projection_of(rows[sample], believed[sample], dims)
+        mean, projection = fit_projection(rows[sample], trusted[sample], dims)
         books = AdditiveCodebooks(
             codewords=np.zeros((num_codebooks, SIZE, projection.shape[1]), np.float32),
             mean=mean,
@@ -84,24 +84,23 @@ def fit_additive(
             spare=(SIZE,) * num_codebooks,
             fitted_rows=len(rows),
         )
-        own = books.vectors(rows)
-        near, _ = cohesion(own, believed, len(names))
-        typical = max(float(near.mean()), 1e-3) if len(near) else 1.0
-        return replace(books, typical=typical), own, prototypes(own, believed, len(names), typical)
+        vectors = books.vectors(rows)
+        means, typical = fit_prototypes(vectors, trusted, len(names))
+        return replace(books, typical=typical), vectors, means
 
-    books, own, means = begun(classes)
-    believed = _believed(own, classes, means)
-    if (believed != classes).any():  # again, without the labels that look wrong
-        books, own, means = begun(believed)
-    own, classes = own[sample], classes[sample]
-    books = replace(books, sharpness=_sharpness(own, classes, means))
-    books = _with_prototypes(books, means, own[classes < 0], generator)
-    # Rows that stand at themselves need every codeword: a gallery of these is better fitted again.
-    later = round(_LATER * float((classes >= 0).mean()))
-    # With prototypes as codes can say them, since rows are encoded with those.
-    targets, classes = books.places(own, classes)
-    books = with_words(books, targets, classes, SIZE - later, generator)
-    return replace(books, fitted_distortion=mean_square(targets - _sums(books, targets, classes)))
+    books, vectors, means = start(classes)
+    trusted = _trusted(vectors, classes, means)
+    if (trusted != classes).any():  # again, without the labels that look wrong
+        books, vectors, means = start(trusted)
+    vectors, classes = vectors[sample], classes[sample]
+    books = replace(books, sharpness=_fit_sharpness(vectors, classes, means))
+    books = _with_prototypes(books, means, vectors[classes < 0], generator)
+    # Unlabelled rows need every codeword: a gallery of these is better fitted again as it grows.
+    spare = round(_SPARE_ROWS * float((classes >= 0).mean()))
+    # With prototypes as they decode, since rows are encoded with those.
+    targets, classes = books.encoding_targets(vectors, classes)
+    books = fit_codewords(books, targets, classes, SIZE - spare, generator)
+    return replace(books, fitted_distortion=books.target_distortion(targets, classes))
 
 
 def _sample(count: int, generator: np.random.Generator) -> IntArray:
@@ -110,21 +109,21 @@ def _sample(count: int, generator: np.random.Generator) -> IntArray:
     return np.sort(generator.choice(count, FIT_ROWS, replace=False))
 
 
-def _believed(own: FloatArray, classes: IntArray, means: FloatArray) -> IntArray:
-    """Return the classes of rows, -1 where looks contradict the label and others have it too."""
-    near = contradiction(own, classes, means) <= FAR
-    kept = np.bincount(classes[near & (classes >= 0)], minlength=len(means) + 1) > 0
-    return np.where(near | ~kept[classes], classes, -1)
+def _trusted(vectors: FloatArray, classes: IntArray, means: FloatArray) -> IntArray:
+    """Return the classes of rows, -1 for contradicted labels that other rows have rightly."""
+    agree = contradiction(vectors, classes, means) <= MAX_CONTRADICTION
+    kept = np.bincount(classes[agree & (classes >= 0)], minlength=len(means) + 1) > 0
+    return np.where(agree | ~kept[classes], classes, -1)
 
 
-def projection_of(rows: FloatArray, classes: IntArray, dims: int) -> tuple[FloatArray, FloatArray]:
-    """Return the mean (D,) and the map (D, d): whitened within classes, then cut by PCA."""
+def fit_projection(rows: FloatArray, classes: IntArray, dims: int) -> tuple[FloatArray, FloatArray]:
+    """Return the mean (D,) and the map (D, d): whitened within classes, then reduced by PCA."""
     mean = rows.mean(axis=0, dtype=np.float64)
     centred = rows - mean
     whitener = np.eye(rows.shape[1])
     inside = classes >= 0
     sizes = np.bincount(classes[inside]) if inside.any() else np.zeros(0, np.int64)
-    degrees = int((sizes[sizes > 0] - 1).sum())  # what the labels tell about the scatter in a class
+    degrees = int((sizes[sizes > 0] - 1).sum())  # of freedom of the scatter
     if degrees:
         sums, _ = sums_by(classes[inside], centred[inside], len(sizes))
         spread = centred[inside] - (sums / np.maximum(sizes, 1)[:, None])[classes[inside]]
@@ -141,19 +140,19 @@ def projection_of(rows: FloatArray, classes: IntArray, dims: int) -> tuple[Float
     return mean.astype(np.float32), (whitener @ kept).astype(np.float32)
 
 
-def _sharpness(own: FloatArray, classes: IntArray, means: FloatArray) -> float:
-    """Return the factor of class scores under which the labels are most likely, each left out."""
+def _fit_sharpness(vectors: FloatArray, classes: IntArray, means: FloatArray) -> float:
+    """Return the sharpness under which the labels are most likely, each row left out."""
     inside = np.flatnonzero(classes >= 0)
     inside = inside[:: max(1, len(inside) * len(means) // _SCORES)]
     if not len(inside) or len(means) < 2:
         return float(_SHARPNESS[len(_SHARPNESS) // 2])
-    scores, numbers = own[inside] @ means.T, classes[inside]
-    alone = np.zeros(len(own), np.float32)  # a row is not to be near its class by itself
-    near, rows = cohesion(own, classes, len(means))
-    alone[rows] = near
+    scores, numbers = vectors[inside] @ means.T, classes[inside]
+    left_out = np.zeros(len(vectors), np.float32)  # scores with the class mean of other rows
+    near, rows = cohesion(vectors, classes, len(means))
+    left_out[rows] = near
     lengths = np.linalg.norm(means, axis=1)[numbers]
-    scores[np.arange(len(inside)), numbers] = lengths * alone[inside]
-    return likeliest_factor(scores, numbers, _SHARPNESS)
+    scores[np.arange(len(inside)), numbers] = lengths * left_out[inside]
+    return fit_sharpness(scores, numbers, _SHARPNESS)
 
 
 def _with_prototypes(
@@ -162,12 +161,12 @@ def _with_prototypes(
     unlabelled: FloatArray,
     generator: np.random.Generator,
 ) -> AdditiveCodebooks:
-    """Put the classes into the first books: one each where they fit, or as sums of several."""
+    """Put the classes into the first book, a codeword each, or if they are many into several."""
     count, words = len(means), books.codewords.copy()
     if not count:
         return books
-    if count <= SIZE - _SPARE:
-        free = SIZE - _SPARE - count if len(unlabelled) else 0
+    if count <= SIZE - _SPARE_CLASSES:
+        free = SIZE - _SPARE_CLASSES - count if len(unlabelled) else 0
         words[0, :count] = means
         if free:
             words[0, count : count + free] = k_means(unlabelled, free, generator)
@@ -179,48 +178,43 @@ def _with_prototypes(
     for book in range(used):
         words[book] = k_means(left, SIZE, generator)
         left = left - words[book][_nearest(left, words[book])]
-    taken: set[tuple[int, ...]] = set()
-    codes_of: list[tuple[int, ...]] = []
-    for near in nearest_codes(means, words[:used]):
-        # Two classes with one code would be one class.
-        codes_of.append(next((code for code in near if code not in taken), near[0]))
-        taken.add(codes_of[-1])
+    codes = np.array(free_codes(means, words[:used], taken=set()), np.uint8)
     spare = (0,) * used + books.spare[used:]
-    return replace(books, codewords=words, class_codes=np.array(codes_of, np.uint8), spare=spare)
+    return replace(books, codewords=words, class_codes=codes, spare=spare)
 
 
-def with_words(
+def fit_codewords(
     books: AdditiveCodebooks,
     targets: FloatArray,
     classes: IntArray,
     count: int,
     generator: np.random.Generator,
 ) -> AdditiveCodebooks:
-    """Fit spare codewords, at most `count` of each book after the first, to places of rows.
+    """Fit spare codewords, at most `count` in each book after those of the classes, to targets.
 
-    The first books are those of the classes. Other codewords stay as they are, but rows use them.
+    Other codewords stay as they are, but codes use them too.
     """
     first, words = books.class_books, books.codewords.copy()
     begins = [SIZE - spare for spare in books.spare]
     ends = [min(begin + count, SIZE) for begin in begins]
-    left = targets - _chosen_sum(words[:first], _first_codes(books, targets, classes))
+    left = targets - codeword_sums(words, _first_codes(books, targets, classes))
     for book in range(first, books.num_codebooks):
         mine, end = words[book], ends[book]
         mine[begins[book] : end] = k_means(left, end - begins[book], generator)
         left = left - mine[_nearest(left, mine[:end])]
     spare = books.spare[:first] + tuple(SIZE - end for end in ends[first:])
     books = replace(books, codewords=words, spare=spare)
-    # Where each row has a codeword for itself there is nothing to improve.
+    # With a codeword for each row there is nothing to improve.
     for _ in range(_ROUNDS if len(targets) > count else 0):
-        codes, words = books.codes_of_targets(targets, classes), books.codewords.copy()
-        rest = targets - _chosen_sum(words[:first], codes[:, :first])
+        codes, words = books.encode_targets(targets, classes), books.codewords.copy()
+        rest = targets - codeword_sums(words, codes[:, :first])
         words[first:] = _least_squares(rest, codes[:, first:], words[first:], begins[first:])
         books = replace(books, codewords=words)
     return books
 
 
 def _first_codes(books: AdditiveCodebooks, targets: FloatArray, classes: IntArray) -> CodeArray:
-    """Return (N, P) the class of each row, or the nearest code of the first books without one."""
+    """Return (N, P) the code of each row's class; without a class, the nearest code."""
     if not books.class_books:
         return np.zeros((len(targets), 0), np.uint8)
     codes = np.empty((len(targets), books.class_books), np.uint8)
@@ -228,16 +222,16 @@ def _first_codes(books: AdditiveCodebooks, targets: FloatArray, classes: IntArra
     codes[labelled] = books.class_codes[classes[labelled]]
     if not labelled.all():
         only = replace(books, codewords=books.codewords[: books.class_books])
-        codes[~labelled] = only.codes_of_targets(targets[~labelled], classes[~labelled])
+        codes[~labelled] = only.encode_targets(targets[~labelled], classes[~labelled])
     return codes
 
 
 def _least_squares(
     targets: FloatArray, codes: CodeArray, words: FloatArray, begins: Sequence[int]
 ) -> FloatArray:
-    """Return the codewords (B, K, d) whose sums, as codes (N, B) choose them, are nearest.
+    """Return the codewords (B, K, d) whose sums under fixed codes (N, B) are nearest to targets.
 
-    Of each book those before the place that `begins` says stay.
+    In each book the codewords before `begins` stay as they are.
     """
     books, size, dim = words.shape
     normal = np.zeros((books * size, books * size))
@@ -248,8 +242,8 @@ def _least_squares(
             pairs = codes[:, one].astype(np.int64) * size + codes[:, other]
             block = np.bincount(pairs, minlength=size * size).reshape(size, size)
             normal[one * size : (one + 1) * size, other * size : (other + 1) * size] = block
-    # As if each old codeword were one more row: without, where there are about as many codewords as
-    # rows, the solution goes anywhere to meet every row. Codewords of no row stay where they are.
+    # Ridge towards the old codewords: with about as many codewords as rows the solution would
+    # overfit. Codewords that no row uses stay where they are.
     moving = (np.arange(size) >= np.asarray(begins)[:, None]).ravel() & (normal.diagonal() > 0)
     solved = words.reshape(-1, dim).copy()
     weighed = normal[np.ix_(moving, moving)] + np.eye(moving.sum())
@@ -258,22 +252,11 @@ def _least_squares(
     return solved.reshape(books, size, dim)
 
 
-def _sums(books: AdditiveCodebooks, targets: FloatArray, classes: IntArray) -> FloatArray:
-    return _chosen_sum(books.codewords, books.codes_of_targets(targets, classes))
-
-
-def _chosen_sum(words: FloatArray, codes: CodeArray) -> FloatArray:
-    total = np.zeros((len(codes), words.shape[2]), np.float32)
-    for book in range(len(words)):
-        total += words[book, codes[:, book]]
-    return total
-
-
 def k_means(points: FloatArray, count: int, generator: np.random.Generator) -> FloatArray:
     """Return `count` centres (count, d) of points (N, d); with fewer points the others are zero.
 
-    It begins in the few directions in which the points vary most and ends in all of them: started
-    in all at once, with few points for each centre, it stops at far worse centres.
+    It starts in the few principal directions and ends in all of them: with few points per centre,
+    k-means in all directions at once stops at far worse centres.
     """
     if len(points) <= count:
         filled = np.zeros((count, points.shape[1]), np.float32)
@@ -286,13 +269,13 @@ def k_means(points: FloatArray, count: int, generator: np.random.Generator) -> F
     centres = turned[generator.choice(len(points), count, replace=False)]
     dims = [max(1, round(points.shape[1] ** (step / _STEPS))) for step in range(1, _STEPS + 1)]
     for dim in np.repeat(dims, _ITERATIONS):
-        seen = np.ascontiguousarray(turned[:, :dim])
-        nearest = _nearest(seen, np.ascontiguousarray(centres[:, :dim]))
+        reduced = np.ascontiguousarray(turned[:, :dim])
+        nearest = _nearest(reduced, np.ascontiguousarray(centres[:, :dim]))
         sums, sizes = sums_by(nearest, turned, count)
-        filled_ones, empty = np.flatnonzero(sizes), np.flatnonzero(sizes == 0)
-        centres[filled_ones] = sums[filled_ones] / sizes[filled_ones, None]
-        if len(empty):  # they go where points are served worst
-            errors = np.square(seen - centres[nearest, :dim]).sum(axis=1)
+        used, empty = np.flatnonzero(sizes), np.flatnonzero(sizes == 0)
+        centres[used] = sums[used] / sizes[used, None]
+        if len(empty):  # they move to the points with the largest errors
+            errors = np.square(reduced - centres[nearest, :dim]).sum(axis=1)
             centres[empty] = turned[np.argsort(-errors, kind="stable")[: len(empty)]]
     found: FloatArray = (centres @ axes.T + mean).astype(np.float32)
     return found

@@ -1,9 +1,8 @@
-"""Lets codebooks serve rows that they were not fitted to, while codes made before stay valid.
+"""Extends codebooks to rows that they were not fitted to, while earlier codes stay valid.
 
-Codewords that are fitted to few rows know them by heart and say little of others: these would come
-out short, and everything fitted would be found before them. So each codebook keeps codewords back,
-which are fitted to what comes, in directions that are added to the projection for it. Codes made
-before use neither.
+Codewords fitted to few rows overfit: later rows would decode too short, and all fitted rows would
+rank before them. So each codebook keeps spare codewords, which are fitted to later rows, in
+directions that are added to the projection for them. Earlier codes use neither.
 """
 
 from __future__ import annotations
@@ -13,26 +12,27 @@ from dataclasses import replace
 import numpy as np
 
 from phpq.additive.codebooks import AdditiveCodebooks, Labels, number_labels, unit_rows
-from phpq.additive.fit import with_words
+from phpq.additive.fit import fit_codewords
 from phpq.codes import FloatArray, check_embeddings
 
-WORSE = 1.25  # times the distortion at fitting, at which codebooks do not serve rows any more
-FEW = 0.01  # share of the rows at fitting that is too few to look at or to spend codewords on
-_FEWEST = 100  # rows that codewords are fitted to
-_WEIGHT = 4  # how many rows that were fitted count as much as one that comes
+MAX_DISTORTION = 1.25  # relative to that at fitting; beyond it codebooks are extended or refitted
+MIN_SHARE = 0.01  # new rows, relative to those at fitting, that are worth a check or codewords
+_MIN_ROWS = 100  # that codewords are fitted to
+_WEIGHT = 4  # rows at fitting that weigh as much as one new row
 
 
 def grow_additive(
     books: AdditiveCodebooks, embeddings: FloatArray, labels: Labels
 ) -> AdditiveCodebooks:
-    """Return codebooks that know the classes of rows (N, D) that come, and can say their look.
+    """Return codebooks that have the classes of new rows (N, D) and encode these rows well.
 
-    Codes made before stay valid. The more rows come, the more of the spare codewords they take;
-    something is left for the next.
+    Earlier codes stay valid. The more rows there are, the more spare codewords they take; some are
+    always left for later rows.
     """
     rows = check_embeddings("embeddings", embeddings, books.embedding_dim)
-    limit = WORSE * books.fitted_distortion + 1e-3
-    if len(rows) < max(_FEWEST, FEW * books.fitted_rows) or books.distortion(rows, labels) <= limit:
+    limit = MAX_DISTORTION * books.fitted_distortion + 1e-3
+    few = len(rows) < max(_MIN_ROWS, MIN_SHARE * books.fitted_rows)
+    if few or books.distortion(rows, labels) <= limit:
         return books.with_classes(rows, labels)
     share = len(rows) / (len(rows) + books.fitted_rows / _WEIGHT)
     count = min(round(share * max(books.spare[books.class_books :], default=0)), len(rows))
@@ -40,25 +40,26 @@ def grow_additive(
         return books.with_classes(rows, labels)
     wider = _with_directions(books, rows, round(share * books.sub_dim / 4))
     wider = wider.with_classes(rows, labels)
-    places = wider.places(wider.vectors(rows), number_labels(labels, wider.class_names))
-    grown = with_words(wider, *places, count, np.random.default_rng(0))
+    classes = number_labels(labels, wider.class_names)
+    targets = wider.encoding_targets(wider.vectors(rows), classes)
+    grown = fit_codewords(wider, *targets, count, np.random.default_rng(0))
     return replace(grown, fitted_rows=books.fitted_rows + len(rows))
 
 
 def _with_directions(books: AdditiveCodebooks, rows: FloatArray, count: int) -> AdditiveCodebooks:
-    """Add the directions in which rows (N, D) lie farthest from the space of the projection."""
+    """Add to the projection the directions in which rows (N, D) lie farthest outside of it."""
     projection = books.projection.astype(np.float64)
     count = min(count, len(rows), len(projection) - projection.shape[1])
     if count <= 0:
         return books
-    known, _ = np.linalg.qr(projection)
+    inside, _ = np.linalg.qr(projection)
     outside = unit_rows(rows - books.mean).astype(np.float64)
-    outside -= outside @ known @ known.T
+    outside -= outside @ inside @ inside.T
     axes = np.linalg.eigh(outside.T @ outside)[1][:, ::-1][:, :count]
-    axes *= np.sqrt(np.square(projection).sum(axis=0).mean())  # as long as those that are there
-    nothing = np.zeros((*books.codewords.shape[:2], count), np.float32)
+    axes *= np.sqrt(np.square(projection).sum(axis=0).mean())  # at the length of the others
+    zeros = np.zeros((*books.codewords.shape[:2], count), np.float32)
     return replace(
         books,
         projection=np.concatenate([projection, axes], axis=1).astype(np.float32),
-        codewords=np.concatenate([books.codewords, nothing], axis=2),
+        codewords=np.concatenate([books.codewords, zeros], axis=2),
     )

@@ -15,8 +15,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from phpq.additive.chances import softmax
 from phpq.additive.codebooks import class_means, sums_by, unit_rows
+from phpq.additive.probabilities import softmax
 from phpq.codes import FloatArray, IntArray
 
 LEAST_ROWS, LEAST_CLASSES = 40, 2  # labelled rows, and classes of two at least; of fewer: nothing

@@ -92,7 +92,7 @@ def calibrate(
     learned from these; a refit does that again. With those of a model, what was fitted when the
     model was made holds.
     """
-    from phpq.gallery.knowing import calibrate as fit_chances
+    from phpq.gallery.calibration import calibrate as fit_chances
     from phpq.gallery.store import GalleryStore
 
     store = GalleryStore.open(folder)
@@ -118,7 +118,7 @@ def parents(
     A parent may have a parent. Probabilities of a gallery's own codebooks are fitted anew, to its
     images; with those of a model, `phpq gallery calibrate` fits those of parents.
     """
-    from phpq.gallery.knowing import read_parents, set_parents
+    from phpq.gallery.calibration import read_parents, set_parents
     from phpq.gallery.store import GalleryStore
 
     if sum((table is not None, bool(column), clear)) != 1:

@@ -135,7 +135,7 @@ def search(
 def _boxed(gallery: Gallery, photos: list[Path], texts: list[str]) -> list[Path | Image.Image]:
     """Return the parts of photos that boxes are on; a photo without one is taken as it is."""
     from phpq.data.boxes import cut_out, read_box
-    from phpq.gallery.asking import boxes_for
+    from phpq.gallery.queries import boxes_for
 
     if not texts:
         return list(photos)

@@ -192,7 +192,7 @@ def five_labelled(
         given = [str(label) for label in labels[drawn]]
         books = fit_additive(images[drawn], given, num_codebooks=bits // 8, trust=trust)
         named = np.array([int(name) for name in books.class_names])
-        guessed = named[books.kinds(images[queries]).argmax(axis=1)]
+        guessed = named[books.class_scores(images[queries]).argmax(axis=1)]
         right["codes"].append(float(np.mean(guessed == labels[queries])))
     lengths = {"float": 32 * images.shape[1], "codes": bits}
     for way, shares in right.items():

@@ -119,7 +119,7 @@ class Embedded:
         if self._same and not known.all():
             gone = code_matrix(table["code"], store.manifest.num_codebooks)[~known]
             labels = table["label"].filter(pa.array(~known)).to_pylist()
-            vectors[~known] = store.own_codebooks().own_vectors(gone, labels)
+            vectors[~known] = store.own_codebooks().decode_without_class(gone, labels)
             self.from_codes += int((~known).sum())
             known[:] = True
         return Vectors(vectors, codes, known)

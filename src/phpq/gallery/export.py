@@ -15,7 +15,7 @@ from phpq.codes import Codebooks, group_codes
 from phpq.errors import ConfigError
 from phpq.files import replacing, write_bytes, write_json
 from phpq.gallery._part import batches, find_part
-from phpq.gallery.knowing import describe
+from phpq.gallery.calibration import describe
 from phpq.gallery.refit import describe_fit
 from phpq.gallery.store import GalleryStore
 

@@ -109,7 +109,7 @@ class Manifest:
             lasts = replace(lasts, num_codebooks=1, trust=0.0, books="", fit="", fitted_rows=0)
         return lasts
 
-    def of_one_gallery(self, other: Manifest) -> bool:
+    def same_gallery(self, other: Manifest) -> bool:
         """Say whether two manifests can be those of two versions of one gallery."""
         upgraded = self.upgraded or other.upgraded
         return self.lasting(upgraded=upgraded) == other.lasting(upgraded=upgraded)

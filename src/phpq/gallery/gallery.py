@@ -21,10 +21,10 @@ from PIL import Image
 from phpq.additive import TRUST
 from phpq.codes import Codebooks, FloatArray
 from phpq.errors import ConfigError, FormatError
-from phpq.gallery.asking import Boxes, ask
 from phpq.gallery.folder import Manifest
 from phpq.gallery.models import MODEL, Models, as_model, is_made_by, is_run, manifest_for, run_of
 from phpq.gallery.of_run import open_run
+from phpq.gallery.queries import Boxes, search_view
 from phpq.gallery.records import Record
 from phpq.gallery.store import GalleryStore
 from phpq.gallery.view import GalleryView, Page, PageOptions
@@ -232,7 +232,7 @@ class Gallery:
             options: The last four.
         """
         page = Page(top_k=top_k, **options)
-        return self._read(lambda view: ask(view, page, query, box, more, less))
+        return self._read(lambda view: search_view(view, page, query, box, more, less))
 
     def search_many(
         self,
@@ -295,13 +295,13 @@ class Gallery:
 
         It wins over what was fitted with the model, or with codebooks of the gallery's own.
         """
-        from phpq.gallery.knowing import calibrate
+        from phpq.gallery.calibration import calibrate
 
         return calibrate(self._store, lambda: self.model, photos)
 
     def set_parents(self, parents: Mapping[str, str] | Sequence[str]) -> dict[str, Any]:
         """Say what labels belong to, as {"cep": "Boletus"} or by columns: ["genus", "family"]."""
-        from phpq.gallery.knowing import set_parents
+        from phpq.gallery.calibration import set_parents
 
         return set_parents(self._store, parents)
 

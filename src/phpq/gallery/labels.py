@@ -17,7 +17,7 @@ from phpq.additive import AdditiveCodebooks, renamed_parents
 from phpq.errors import ConfigError, UnknownNameError
 from phpq.gallery._embedded import kept_embeddings
 from phpq.gallery._part import batches
-from phpq.gallery.owned import code_records, read_said, write_codebooks, write_said
+from phpq.gallery.owned import code_records, read_calibration, write_calibration, write_codebooks
 from phpq.gallery.records import code_matrix
 from phpq.gallery.reencode import with_codes
 from phpq.gallery.store import GalleryStore
@@ -81,9 +81,9 @@ def _rename(store: GalleryStore, names: Mapping[str, str]) -> None:
         moved = {name for name in names if _code_of(old, name) != _code_of(new, names[name])}
         manifest = replace(manifest, books=write_codebooks(store.folder, new))
     elif manifest.chances:
-        said = read_said(store.folder, manifest)
-        said = replace(said, parents=renamed_parents(said.parents, names))
-        manifest = replace(manifest, chances=write_said(store.folder, said))
+        found = read_calibration(store.folder, manifest)
+        found = replace(found, parents=renamed_parents(found.parents, names))
+        manifest = replace(manifest, chances=write_calibration(store.folder, found))
 
     def tables() -> Iterator[Any]:
         for table in batches(store, without=()):
@@ -111,7 +111,7 @@ def _recoded(
         vectors = kept_embeddings(table)[rows]
     else:
         before = table["label"].to_pylist()
-        vectors = old.own_vectors(codes[rows], [before[row] for row in rows])
+        vectors = old.decode_without_class(codes[rows], [before[row] for row in rows])
     codes[rows] = new.encode(vectors, [labels[row] for row in rows])
     return with_codes(table, codes)
 

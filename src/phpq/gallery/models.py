@@ -1,9 +1,9 @@
-"""The model of a version: where it lies, whether it made the codes, and what a gallery of it says.
+"""The model of a version: where it is, whether it made the codes, and its calibration.
 
     model/                  what the gallery was made with
     models/<fingerprint>/   what it was upgraded to
 
-A version says in its manifest which one made its codes, as it says which codebooks did.
+The manifest of a version names the one that made its codes.
 """
 
 from __future__ import annotations
@@ -49,16 +49,16 @@ def model_folder(gallery: Path, manifest: Manifest | None) -> Path:
     return run_of(gallery) or gallery / MODEL
 
 
-def model_chances(gallery: Path, manifest: Manifest) -> tuple[Calibration, set[str]] | None:
-    """Return what the model of a version knows of its doubt, and the classes that it learned.
+def model_calibration(gallery: Path, manifest: Manifest) -> tuple[Calibration, set[str]] | None:
+    """Return the calibration of a version's model, and the classes that the model learned.
 
-    None where it knows nothing, as models of before do. The model is not loaded.
+    None where it has none, as older models. The model is not loaded.
     """
     from phpq.model.checkpoint import read_card, read_chances
 
     home = model_folder(gallery, manifest)
-    said = read_chances(home, manifest.model_fingerprint)
-    return None if said is None else (said, set(read_card(home).class_names))
+    found = read_chances(home, manifest.model_fingerprint)
+    return None if found is None else (found, set(read_card(home).class_names))
 
 
 def as_model(model: Model | str | Path, device: str = "auto", runtime: str = "auto") -> Model:

@@ -27,14 +27,14 @@ _NO_HASH = bytes(32)  # of an image whose file is gone
 
 def open_run(run: Path, model: Model) -> GalleryStore:
     """Open the gallery of an evaluated run, whose codes are those of its model."""
-    gather_run(run, model)
+    build_gallery(run, model)
     store = GalleryStore.open(run / FOLDER / GALLERY)
     if model.fingerprint() != store.manifest.model_fingerprint:
         raise _trained_since(run)
     return store
 
 
-def gather_run(run: Path, model: Model) -> None:
+def build_gallery(run: Path, model: Model) -> None:
     """Make a gallery of what an evaluation coded, unless that is done.
 
     A crash leaves the coded file, from which the next call makes the gallery.

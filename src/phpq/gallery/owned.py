@@ -1,10 +1,10 @@
-"""What a gallery owns: files of its versions, and records in, records with codes out.
+"""Codebooks and calibrations in the folder of a gallery, and codes for records that are added.
 
-    codebooks/<sha256>.safetensors   codebooks of its own, with what they know of their doubt
-    chances/<sha256>.json            the same doubt, where the codebooks are those of its model
+    codebooks/<sha256>.safetensors   codebooks of the gallery's own, with their calibration
+    chances/<sha256>.json            the calibration of a gallery with the codebooks of its model
 
-Written before the version that names them, never changed. A version says in its manifest which file
-is its own, so that codes and codebooks cannot mix.
+Files are written before the version that names them in its manifest, and never changed: codes and
+codebooks cannot be mixed up.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import hashlib
 import json
 import shutil
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -33,35 +33,36 @@ if TYPE_CHECKING:
     from phpq.gallery.store import GalleryStore
 
 BOOKS = "codebooks"  # the folders of the files
-SAID = "chances"
-SIDE = "refit"  # what was embedded by a refit or an upgrade that is under way or was killed
-_YOUNG = (2, 5)  # images of a class at which its prototype is made anew, after the first
+CALIBRATIONS = "chances"
+SIDE = "refit"  # embeddings of a refit or an upgrade that is under way or was killed
+_SMALL_CLASSES = (2, 5)  # sizes of a class at which its prototype is computed again
 
 
 def write_codebooks(folder: Path, books: AdditiveCodebooks) -> str:
     """Write codebooks into a gallery, unless they are there; returns the name of their file."""
-    return _write(folder, books.to_bytes(), _path)
+    return _write(folder / BOOKS, books.to_bytes(), ".safetensors")
 
 
-def write_said(folder: Path, said: Calibration) -> str:
-    """Write what a gallery knows of its doubt, unless it is there; returns the file's name."""
-    return _write(folder, json.dumps(said.to_facts(), indent=1).encode(), _said_path)
+def write_calibration(folder: Path, fitted: Calibration) -> str:
+    """Write a calibration into a gallery, unless it is there; returns the name of its file."""
+    content = json.dumps(fitted.to_facts(), indent=1).encode()
+    return _write(folder / CALIBRATIONS, content, ".json")
 
 
-def _write(folder: Path, content: bytes, place: Callable[[Path, str], Path]) -> str:
+def _write(home: Path, content: bytes, suffix: str) -> str:
     name = hashlib.sha256(content).hexdigest()
-    path = place(folder, name)
-    if not path.is_file() or path.read_bytes() != content:  # a damaged one is put right
-        path.parent.mkdir(exist_ok=True)
+    path = home / f"{name}{suffix}"
+    if not path.is_file() or path.read_bytes() != content:  # a damaged file is replaced
+        home.mkdir(exist_ok=True)
         write_bytes(path, content)
     return name
 
 
-def read_said(folder: Path, manifest: Manifest) -> Calibration:
-    """Read what a version says of its doubt; nothing where it names no file."""
+def read_calibration(folder: Path, manifest: Manifest) -> Calibration:
+    """Read the calibration that a version names; an empty one if it names none."""
     if not manifest.chances:
         return Calibration()
-    path = _said_path(folder, manifest.chances)
+    path = folder / CALIBRATIONS / f"{manifest.chances}.json"
     try:
         content = path.read_bytes()
         if hashlib.sha256(content).hexdigest() != manifest.chances:
@@ -75,7 +76,7 @@ def read_said(folder: Path, manifest: Manifest) -> Calibration:
 
 
 def read_codebooks(folder: Path, manifest: Manifest) -> AdditiveCodebooks:
-    """Read the codebooks that a version names; before the first fit, ones that score all alike."""
+    """Read the codebooks that a version names; before the first fit all their scores are zero."""
     if not manifest.books:
         return AdditiveCodebooks(
             codewords=np.zeros((manifest.num_codebooks, manifest.codebook_size, 1), np.float32),
@@ -83,7 +84,7 @@ def read_codebooks(folder: Path, manifest: Manifest) -> AdditiveCodebooks:
             projection=np.zeros((manifest.embedding_dim, 1), np.float32),
             class_codes=np.zeros((0, 0), np.uint8),
         )
-    path = _path(folder, manifest.books)
+    path = folder / BOOKS / f"{manifest.books}.safetensors"
     kept = "the kept embeddings" if manifest.keep_embeddings else "the images"
     remedy = f"Restore it from a copy, or make new ones from {kept}: phpq gallery refit {folder}"
     try:
@@ -98,14 +99,14 @@ def read_codebooks(folder: Path, manifest: Manifest) -> AdditiveCodebooks:
 
 
 def remove_all_but(folder: Path, kept: Sequence[Manifest]) -> None:
-    """Remove files and models of no version that is left, and what killed refits left."""
+    """Remove files and models that none of the `kept` versions names, and leftovers of refits."""
     if (folder / SIDE).is_dir():
-        # What is embedded now, beside other changes, is not left over.
+        # Unless another process is embedding right now.
         with suppress(DataError), writing(folder, timeout=0, lock_file=EMBEDDING_LOCK):
             shutil.rmtree(folder / SIDE, ignore_errors=True)
     for home, names in (
         (folder / BOOKS, {f"{manifest.books}.safetensors" for manifest in kept}),
-        (folder / SAID, {f"{manifest.chances}.json" for manifest in kept}),
+        (folder / CALIBRATIONS, {f"{manifest.chances}.json" for manifest in kept}),
         (folder / MODELS, {manifest.model for manifest in kept}),
     ):
         if home.is_dir():
@@ -117,14 +118,6 @@ def remove_all_but(folder: Path, kept: Sequence[Manifest]) -> None:
         shutil.rmtree(folder / MODEL, ignore_errors=True)
 
 
-def _path(folder: Path, name: str) -> Path:
-    return folder / BOOKS / f"{name}.safetensors"
-
-
-def _said_path(folder: Path, name: str) -> Path:
-    return folder / SAID / f"{name}.json"
-
-
 def code_records(
     store: GalleryStore,
     records: Sequence[Record],
@@ -132,24 +125,25 @@ def code_records(
     *,
     relabelled: Mapping[str, str | None] | None = None,
 ) -> list[Record]:
-    """Give records the codes of the newest version, for one who holds the lock of `store`.
+    """Give records the codes of the newest version; the caller holds the lock of `store`.
 
-    Records without a code have an embedding. The others come from the version of `before`, and keep
-    their codes if those mean the same now, but for those in `relabelled`, ids with the labels that
-    they had. The first images of all have the codebooks fitted to them; what comes later is added
-    to the codebooks, which leaves earlier codes valid.
+    Records without a code have an embedding. The others come from the version of `before` and keep
+    their codes, unless the codebooks were fitted again since, or the record is in `relabelled`: ids
+    with their old labels. Codebooks are fitted to the first images of a gallery, and extended to
+    later ones, which leaves earlier codes valid.
     """
-    manifest, had = store.manifest, relabelled or {}
-    fresh = not len(store) or before.manifest.fit != manifest.fit
+    manifest, old_labels = store.manifest, relabelled or {}
+    refitted = not len(store) or before.manifest.fit != manifest.fit
     done, places = list(records), []
     for place, record in enumerate(records):
-        if fresh or not len(record.code) or record.id in had:
+        if refitted or not len(record.code) or record.id in old_labels:
             places.append(place)
     if places:
         waiting = [records[place] for place in places]
         labels = [record.label for record in waiting]
-        vectors = _vectors(waiting, [had.get(each.id, each.label) for each in waiting], before)
-        books = _with_books(store, vectors, labels)
+        coded_as = [old_labels.get(record.id, record.label) for record in waiting]
+        vectors = _vectors(waiting, coded_as, before)
+        books = _codebooks_for(store, vectors, labels)
         for place, code in zip(places, books.encode(vectors, labels), strict=True):
             done[place] = replace(records[place], code=code)
     if not manifest.keep_embeddings:
@@ -160,61 +154,62 @@ def code_records(
 def _vectors(
     records: Sequence[Record], labels: Sequence[str | None], before: GalleryStore
 ) -> FloatArray:
-    """Return (N, D): embeddings where they are there, or what codes made with `labels` tell."""
+    """Return (N, D): kept embeddings, or else decoded codes, which were made with `labels`."""
     vectors = np.empty((len(records), before.manifest.embedding_dim), np.float32)
     bare = [place for place, record in enumerate(records) if record.embedding is None]
     if bare:
-        codes = np.stack([records[place].code for place in bare])
-        vectors[bare] = before.own_codebooks().own_vectors(codes, [labels[p] for p in bare])
+        codes, coded_as = [records[place].code for place in bare], [labels[place] for place in bare]
+        vectors[bare] = before.own_codebooks().decode_without_class(np.stack(codes), coded_as)
     for place, record in enumerate(records):
         if record.embedding is not None:
             vectors[place] = record.embedding
     return vectors
 
 
-def _with_books(
+def _codebooks_for(
     store: GalleryStore, vectors: FloatArray, labels: Sequence[str | None]
 ) -> AdditiveCodebooks:
-    """Return the store's codebooks, fitted now if it is empty, that serve some rows."""
-    from phpq.additive import calibrated, fit_additive, grow_additive
+    """Return codebooks for some rows: fitted to them if the store is empty, else extended."""
+    from phpq.additive import calibrate_additive, fit_additive, grow_additive
 
     manifest = store.manifest
     if not len(store):
         books = fit_additive(
             vectors, labels, num_codebooks=manifest.num_codebooks, trust=manifest.trust
         )
-        books = calibrated(books, vectors, labels)
+        books = calibrate_additive(books, vectors, labels)
         name = write_codebooks(store.folder, books)
-        store.describe(replace(manifest, books=name, fit=name, fitted_rows=len(vectors)))
+        store.commit_manifest(replace(manifest, books=name, fit=name, fitted_rows=len(vectors)))
         return books
-    known = store.own_codebooks()
-    young = _young(store, labels) if manifest.keep_embeddings and known.class_books else []
-    had = [record.label for record in young]
-    if young:
-        vectors = np.concatenate([_vectors(young, had, store), vectors])
-    books = grow_additive(_without(known, set(had)), vectors, [*had, *labels])
-    if books is not known:
-        store.describe(replace(manifest, books=write_codebooks(store.folder, books)))
-    if young:  # until this commit they stand at the prototype of before, which is no wrong place
-        codes = books.encode(vectors[: len(young)], had)
-        recoded = [replace(record, code=code) for record, code in zip(young, codes, strict=True)]
-        rows = store.numbers_of([record.id for record in young])
+    old = store.own_codebooks()
+    small = _small_classes(store, labels) if manifest.keep_embeddings and old.class_books else []
+    small_labels = [record.label for record in small]
+    if small:
+        vectors = np.concatenate([_vectors(small, small_labels, store), vectors])
+    without = _without_classes(old, set(small_labels))
+    books = grow_additive(without, vectors, [*small_labels, *labels])
+    if books is not old:
+        store.commit_manifest(replace(manifest, books=write_codebooks(store.folder, books)))
+    if small:  # until this commit they are found by their old prototype, which is still close
+        codes = books.encode(vectors[: len(small)], small_labels)
+        recoded = [replace(record, code=code) for record, code in zip(small, codes, strict=True)]
+        rows = store.numbers_of([record.id for record in small])
         store.write_rows(recoded, rows, replacing=True)
     return books
 
 
-def _young(store: GalleryStore, labels: Sequence[str | None]) -> list[Record]:
+def _small_classes(store: GalleryStore, labels: Sequence[str | None]) -> list[Record]:
     """Return the images of classes so small that new images should move their prototypes.
 
-    Few images that came one by one must tell as much as those that came together.
+    A few images added one by one must give the same quality as if they were added together.
     """
-    coming = Counter(name for name in labels if name is not None)
+    added = Counter(name for name in labels if name is not None)
     column = store.dataset.to_table(columns=["label"])["label"]
-    there = {each["values"]: each["counts"] for each in column.value_counts().to_pylist()}
+    held = {each["values"]: each["counts"] for each in column.value_counts().to_pylist()}
     small = [
         name
-        for name, count in coming.items()
-        if any(1 <= there.get(name, 0) < size <= there[name] + count for size in _YOUNG)
+        for name, count in added.items()
+        if any(1 <= held.get(name, 0) < size <= held[name] + count for size in _SMALL_CLASSES)
     ]
     if not small:
         return []
@@ -222,8 +217,8 @@ def _young(store: GalleryStore, labels: Sequence[str | None]) -> list[Record]:
     return store.records(store.dataset.to_table(filter=f"label IN ({listed})"))
 
 
-def _without(books: AdditiveCodebooks, names: set[str | None]) -> AdditiveCodebooks:
-    """Return codebooks that do not know some classes; themselves if there are none."""
+def _without_classes(books: AdditiveCodebooks, names: set[str | None]) -> AdditiveCodebooks:
+    """Return codebooks without some classes; themselves if they have none of them."""
     kept = [place for place, name in enumerate(books.class_names) if name not in names]
     if len(kept) == len(books.class_names):
         return books

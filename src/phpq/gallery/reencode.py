@@ -38,7 +38,7 @@ from phpq.gallery.folder import (
 )
 from phpq.gallery.ingest import Progress
 from phpq.gallery.models import manifest_for, save_model
-from phpq.gallery.owned import read_said, write_codebooks, write_said
+from phpq.gallery.owned import read_calibration, write_calibration, write_codebooks
 from phpq.gallery.records import base_schema, row_checks
 from phpq.gallery.store import GalleryStore
 
@@ -146,7 +146,7 @@ def reencode(
             if isinstance(source, Embedded):
                 source.prepare(store, None)  # what came meanwhile
                 dropped = _check_missing(store, source, target)
-            done = write_anew(store, source, target, progress, dropped)
+            done = rewrite_codes(store, source, target, progress, dropped)
         if isinstance(source, Embedded):
             source.remove()
     return done
@@ -184,7 +184,7 @@ def _check_missing(store: GalleryStore, source: Embedded, target: Target) -> lis
     return missing
 
 
-def write_anew(
+def rewrite_codes(
     store: GalleryStore,
     source: Kept | Embedded,
     target: Target,
@@ -228,11 +228,11 @@ def write_anew(
 
 
 def _kept_parents(store: GalleryStore, planned: Manifest) -> str:
-    """Return what the next version says of its doubt; of another model's codes only parents."""
+    """Return the calibration file of the next version; for another model it has only parents."""
     if planned.chances or not store.manifest.chances:
         return planned.chances
-    parents = read_said(store.folder, store.manifest).parents
-    return write_said(store.folder, Calibration(parents=parents)) if parents else ""
+    parents = read_calibration(store.folder, store.manifest).parents
+    return write_calibration(store.folder, Calibration(parents=parents)) if parents else ""
 
 
 def _make_ready(store: GalleryStore, model: Model | None, planned: Manifest) -> None:
@@ -277,7 +277,7 @@ def _fitted(
     store: GalleryStore, source: Kept | Embedded, num_codebooks: int, trust: float
 ) -> AdditiveCodebooks:
     """Fit codebooks to a sample of the rows; they know every class of the gallery."""
-    from phpq.additive import calibrated, fit_additive
+    from phpq.additive import calibrate_additive, fit_additive
 
     part = find_part(store)
     offsets = np.arange(len(part.rows)) if part.offsets is None else part.offsets
@@ -289,7 +289,7 @@ def _fitted(
     books = fit_additive(rows, labels, num_codebooks=num_codebooks, trust=trust)
     with suppress(FormatError):  # a refit is also what replaces a damaged file
         books = replace(books, parents=store.own_codebooks().parents)
-    books = calibrated(books, rows, labels)
+    books = calibrate_additive(books, rows, labels)
     known = np.isin(numbers, np.unique(numbers[chosen]))
     rest = np.flatnonzero(~known)
     for start in range(0, len(rest) if trust else 0, FIT_ROWS):

@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from phpq.additive.grow import FEW, WORSE
+from phpq.additive.grow import MAX_DISTORTION, MIN_SHARE
 from phpq.errors import ConfigError
 from phpq.gallery._embedded import Kept, kept_embeddings
 from phpq.gallery.ingest import Progress
-from phpq.gallery.reencode import Reencoded, Target, reencode, write_anew
+from phpq.gallery.reencode import Reencoded, Target, reencode, rewrite_codes
 from phpq.gallery.store import GalleryStore
 
 if TYPE_CHECKING:
@@ -77,9 +77,9 @@ def refit(
     return _report(store, done)
 
 
-def refit_kept(store: GalleryStore) -> RefitReport:
+def refit_from_kept(store: GalleryStore) -> RefitReport:
     """Do as `refit` from kept embeddings, for one who holds the lock."""
-    return _report(store, write_anew(store, Kept(), Target()))
+    return _report(store, rewrite_codes(store, Kept(), Target()))
 
 
 def _report(store: GalleryStore, done: Reencoded) -> RefitReport:
@@ -104,9 +104,9 @@ def describe_fit(store: GalleryStore) -> Fit:
         due = f"it holds {rows:,} images, and its codebooks were fitted to {manifest.fitted_rows:,}"
     elif unknown:
         due = f"its codebooks do not know {unknown:,} of its {len(labels):,} labels"
-    elif books.crowded:
-        due = f"{books.crowded:,} of its kinds have the code of another"
-    elif now is not None and now > WORSE * books.fitted_distortion + 1e-3:
+    elif books.colliding_classes:
+        due = f"{books.colliding_classes:,} of its kinds have the code of another"
+    elif now is not None and now > MAX_DISTORTION * books.fitted_distortion + 1e-3:
         due = f"its codes are off by {now:.3g}, and were by {books.fitted_distortion:.3g} at first"
     fitted = (manifest.fitted_rows, books.fitted_distortion)
     return Fit(len(books.class_names), unknown, *fitted, now, due if rows else None)
@@ -118,6 +118,6 @@ def outgrown(store: GalleryStore, added: int) -> bool:
     if not (manifest.owns_codebooks and manifest.keep_embeddings and len(store)):
         return False
     # Looking takes a second or two: a few images more cannot change much, unless of a new class.
-    if added < FEW * manifest.fitted_rows and not store.own_codebooks().crowded:
+    if added < MIN_SHARE * manifest.fitted_rows and not store.own_codebooks().colliding_classes:
         return False
     return describe_fit(store).due is not None

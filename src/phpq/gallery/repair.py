@@ -33,9 +33,9 @@ from phpq.gallery.folder import (
 )
 from phpq.gallery.ingest import encode_again
 from phpq.gallery.models import MODEL, fingerprint_of, model_folder
-from phpq.gallery.owned import code_records, read_said
+from phpq.gallery.owned import code_records, read_calibration
 from phpq.gallery.records import Record, code_matrix, row_checks
-from phpq.gallery.refit import refit_kept
+from phpq.gallery.refit import refit_from_kept
 from phpq.gallery.store import METADATA_KEY, GalleryStore
 
 ASIDE = "damaged"  # where broken files are put, not deleted
@@ -129,7 +129,7 @@ def _verify(folder: Path, repair: bool, encode: Encode | None) -> VerifyReport:
         store = _check_codebooks(GalleryStore(folder, manifest, dataset), notes, repair=repair)
         manifest, dataset = store.manifest, store.dataset
     elif manifest is not None and manifest.chances:
-        manifest = _check_said(GalleryStore(folder, manifest, dataset), notes, repair=repair)
+        manifest = _check_calibration(GalleryStore(folder, manifest, dataset), notes, repair=repair)
     if manifest is not None and not (notes.problems and not repair):
         table = dataset.to_table(columns=["row", "id", "code", "check"])
         damaged, repeated = _damaged(table, manifest), _repeated(table)
@@ -194,7 +194,7 @@ def _check_manifest(folder: Path, dataset: Any, notes: _Notes, *, repair: bool) 
     except FormatError as error:
         notes.problems.append(f"manifest.json: {str(error).split('. ')[0]}")
         manifest = None
-    if manifest is not None and kept is not None and not manifest.of_one_gallery(kept):
+    if manifest is not None and kept is not None and not manifest.same_gallery(kept):
         notes.problems.append("manifest.json does not describe the codes in images.lance")
         manifest = None
     if manifest is None and repair:
@@ -216,21 +216,21 @@ def _check_codebooks(store: GalleryStore, notes: _Notes, *, repair: bool) -> Gal
     except FormatError as error:
         notes.problems.append(str(error))
         if repair and store.manifest.keep_embeddings:
-            refit_kept(store)
+            refit_from_kept(store)
             notes.repairs.append("fitted new codebooks to the kept embeddings")
         else:
             notes.readable = not repair
     return store
 
 
-def _check_said(store: GalleryStore, notes: _Notes, *, repair: bool) -> Manifest:
-    """Read what a gallery says of its doubt; it is as good a gallery without."""
+def _check_calibration(store: GalleryStore, notes: _Notes, *, repair: bool) -> Manifest:
+    """Read the calibration of a gallery, which is dropped if it is damaged."""
     try:
-        read_said(store.folder, store.manifest)
+        read_calibration(store.folder, store.manifest)
     except FormatError as error:
         notes.problems.append(str(error))
         if repair:
-            store.describe(replace(store.manifest, chances=""))
+            store.commit_manifest(replace(store.manifest, chances=""))
             notes.repairs.append("gave up probabilities and parents; say or fit them again")
     return store.manifest
 

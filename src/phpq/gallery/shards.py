@@ -16,7 +16,7 @@ import numpy as np
 from cachetools import LRUCache
 from numpy.typing import NDArray
 
-from phpq.additive import WordCounts, count_words
+from phpq.additive import CodewordCounts, count_codewords
 from phpq.codes import Codebooks, FloatArray, IntArray
 from phpq.gallery._part import StoredPart, find_part, part_bounds
 from phpq.gallery.store import GalleryStore
@@ -100,11 +100,11 @@ class ShardFacts:
     usage: IntArray  # (M, K) int64, the rows of every codeword
 
 
-class KindWords(NamedTuple):
+class LabelCodewords(NamedTuple):
     """How often images of each label have each codeword."""
 
     label_names: tuple[str, ...]  # distinct ones, sorted
-    counts: WordCounts  # whose classes are the places of these
+    counts: CodewordCounts  # by the places of these labels
 
 
 class Shard:
@@ -187,11 +187,12 @@ class Shard:
         """Count labels and codewords."""
         return self._facts
 
-    def kind_words(self) -> KindWords:
+    def label_codewords(self) -> LabelCodewords:
         """Count the codewords of every label."""
         names, label_of = self._labels
         size = self._index.codebooks.codebook_size
-        return KindWords(names, count_words(self._index.codes(), label_of.astype(np.int64), size))
+        counts = count_codewords(self._index.codes(), label_of.astype(np.int64), size)
+        return LabelCodewords(names, counts)
 
     @cached_property
     def _facts(self) -> ShardFacts:

@@ -295,8 +295,8 @@ class GalleryStore(Rows):
             self.refresh()
             yield
 
-    def describe(self, manifest: Manifest) -> None:
-        """Commit other words about the same rows, for one who holds the lock."""
+    def commit_manifest(self, manifest: Manifest) -> None:
+        """Commit another manifest for the same rows; the caller holds the lock."""
         about = {name.decode(): text.decode() for name, text in _about(manifest).items()}
         self.dataset.update_schema_metadata(about)
         self._moved()

@@ -101,7 +101,7 @@ def rollback(store: GalleryStore) -> UpgradeReport:
         store.refresh()
         # The way forward. Without it, after a kill, the gallery is what it was at that version.
         told = replace(store.manifest, format_version=UPGRADED_FORMAT_VERSION)
-        store.describe(replace(told, before=now, left_out=left_out))
+        store.commit_manifest(replace(told, before=now, left_out=left_out))
     return _report(store, changed=True)
 
 
@@ -109,7 +109,7 @@ def drop_old(store: GalleryStore) -> int:
     """Give up the version that a rollback would go to, with its model; returns the bytes freed."""
     with store.changing():
         if store.manifest.before:
-            store.describe(replace(store.manifest, before=0, left_out=0))
+            store.commit_manifest(replace(store.manifest, before=0, left_out=0))
     return store.compact()
 
 

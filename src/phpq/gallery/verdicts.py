@@ -1,7 +1,7 @@
-"""What a gallery says a photo shows: queries and a filter in, kinds, chances and a name out.
+"""What a gallery predicts for a photo: queries and a filter in, kinds, probabilities, a name out.
 
-Codebooks that a gallery owns know its kinds. Those of a model do where somebody fitted how likely
-answers are: to photos, for this gallery, or to held-out images, when the model was made.
+A gallery that owns its codebooks has classes in them. One with the codebooks of its model needs a
+calibration: fitted to photos for this gallery, or to held-out images when the model was trained.
 """
 
 from __future__ import annotations
@@ -12,158 +12,169 @@ from typing import TYPE_CHECKING, Literal, Protocol
 
 import numpy as np
 
-from phpq.additive import Calibration, CodeKinds, code_prototypes, levels, number_labels, softmax
-from phpq.additive.chances import Chances
+from phpq.additive import (
+    Calibration,
+    CodeClassifier,
+    ProbabilityModel,
+    code_prototypes,
+    number_labels,
+    parent_levels,
+    softmax,
+)
 from phpq.codes import Codebooks, FloatArray, IntArray
-from phpq.gallery.models import model_chances
-from phpq.gallery.owned import read_said
+from phpq.gallery.models import model_calibration
+from phpq.gallery.owned import read_calibration
 from phpq.hits import SHOWN_KINDS, Kinds, Sure
 
 if TYPE_CHECKING:
-    from phpq.gallery.shards import KindWords
+    from phpq.gallery.shards import LabelCodewords
     from phpq.gallery.store import GalleryStore
 
-_MOST_VALUES = 1 << 25  # of prototypes, (labels, D): 20,000 labels of 1,536 numbers, 128 MB
+_MAX_VALUES = 1 << 25  # of prototypes, (labels, D): 20,000 labels of 1,536 numbers, 128 MB
 _HELP = "phpq gallery calibrate does that with labelled photos"
-_LEARNED = 0.5  # share of the labelled images whose kinds the model learned, for its chances
+_MIN_LEARNED = 0.5  # share of labelled images of learned classes; below, the model's does not hold
 
 
-class Knows(Protocol):
-    """The kinds of a gallery: what scores them, and what scores tell."""
+class Classifier(Protocol):
+    """Scores the classes of a gallery, and may have a calibration of these scores."""
 
     @property
     def class_names(self) -> tuple[str, ...]:
-        """What they are called."""
+        """The labels."""
 
     @property
     def sharpness(self) -> float:
-        """The factor of scores under which a softmax of them gives shares."""
+        """Inverse temperature of the softmax over class scores."""
 
     @property
-    def chances(self) -> Chances | None:
-        """How likely answers are; None where that is not known."""
+    def probabilities(self) -> ProbabilityModel | None:
+        """None where they were not fitted."""
 
     @property
     def parents(self) -> Mapping[str, str]:
-        """What names belong to."""
+        """Label or parent to its parent."""
 
-    def kinds(self, queries: FloatArray) -> FloatArray:
+    def class_scores(self, queries: FloatArray) -> FloatArray:
         """Score every class against (Q, D) queries: (Q, C), higher is better."""
 
 
 @dataclass(frozen=True, slots=True)
-class Doubt:
-    """What a gallery with the codebooks of its model knows of its doubt."""
+class FoundCalibration:
+    """The calibration that holds for a gallery with the codebooks of its model."""
 
-    said: Calibration  # whose parents hold, whatever else is known
-    by: Literal["photos", "model"] | None  # what chances were fitted to; None: there are none
+    calibration: Calibration  # its parents hold even if there are no probabilities
+    by: Literal["photos", "model"] | None  # what it was fitted to; None: no probabilities
     why_not: str = ""
 
 
-def doubt_of(store: GalleryStore, label_counts: Callable[[], Mapping[str, int]]) -> Doubt:
-    """Return what a version knows of its doubt; labels are counted only if that matters.
+def find_calibration(
+    store: GalleryStore, label_counts: Callable[[], Mapping[str, int]]
+) -> FoundCalibration:
+    """Return the calibration of a version; labels are counted only if they matter.
 
-    What was fitted for the gallery itself wins. What was fitted with the model holds for kinds that
-    the model learned: of others its scores say something else.
+    One fitted for the gallery itself wins. That of the model holds for classes that the model
+    learned: scores of other classes are distributed differently.
     """
-    said, manifest = read_said(store.folder, store.manifest), store.manifest
+    found, manifest = read_calibration(store.folder, store.manifest), store.manifest
     by: Literal["photos", "model"] = "photos"
     counts: Mapping[str, int] = {}
-    if said.chances is None:
-        told = model_chances(store.folder, manifest)
-        if told is None:
-            return Doubt(said, None, f"neither the model nor the gallery was fitted; {_HELP}")
+    if found.probabilities is None:
+        of_model = model_calibration(store.folder, manifest)
+        if of_model is None:
+            why_not = f"neither the model nor the gallery was fitted; {_HELP}"
+            return FoundCalibration(found, None, why_not)
         counts = label_counts()
-        learned = sum(count for name, count in counts.items() if name in told[1])
-        if learned < _LEARNED * sum(counts.values()):
-            return Doubt(said, None, f"most images are of kinds the model never learned; {_HELP}")
-        said, by = replace(told[0], parents=said.parents), "model"
+        learned = sum(count for name, count in counts.items() if name in of_model[1])
+        if learned < _MIN_LEARNED * sum(counts.values()):
+            why_not = f"most images are of kinds the model never learned; {_HELP}"
+            return FoundCalibration(found, None, why_not)
+        found, by = replace(of_model[0], parents=found.parents), "model"
     counts = counts or label_counts()
-    if len(counts) * manifest.embedding_dim > _MOST_VALUES:
-        parents = Calibration(parents=said.parents)
-        return Doubt(parents, None, f"{len(counts):,} labels are too many to compare with each")
-    return Doubt(said, by)
+    if len(counts) * manifest.embedding_dim > _MAX_VALUES:
+        why_not = f"{len(counts):,} labels are too many to compare with each"
+        return FoundCalibration(Calibration(parents=found.parents), None, why_not)
+    return FoundCalibration(found, by)
 
 
-def code_kinds_of(
+def find_classifier(
     store: GalleryStore,
     books: Codebooks,
     label_counts: Callable[[], Mapping[str, int]],
-    words: Callable[[], Sequence[KindWords]],
-) -> CodeKinds | None:
-    """Return the kinds of a gallery with its model's codebooks; None where doubt is not known.
+    codewords: Callable[[], Sequence[LabelCodewords]],
+) -> CodeClassifier | None:
+    """Return the classifier of a gallery with its model's codebooks; None if not calibrated.
 
-    `words` counts the codewords of every label, in each shard.
+    `codewords` counts the codewords of every label, in each shard.
     """
-    said = doubt_of(store, label_counts).said
-    if said.chances is None:
+    calibration = find_calibration(store, label_counts).calibration
+    if calibration.probabilities is None:
         return None
-    parts = words()
+    parts = codewords()
     names = tuple(sorted({name for part in parts for name in part.label_names}))
     placed = [(number_labels(part.label_names, names), part.counts) for part in parts]
     means = code_prototypes(books, placed, len(names))
-    return CodeKinds(books, store.manifest.query_norm, names, means).told_by(said)
+    classifier = CodeClassifier(books, store.manifest.query_norm, names, means)
+    return classifier.with_calibration(calibration)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Told:
-    """What is said of one photo."""
+class Prediction:
+    """What one query shows; empty without a classifier."""
 
-    kinds: Kinds | None = None  # the likeliest that pass the filter; None where none are known
-    known: float | None = None  # the chance that it is one of the kinds that pass
+    kinds: Kinds | None = None  # the likeliest that pass the filter; None without a classifier
+    known: float | None = None  # the probability that it is one of the kinds that pass
     sure: Sure | None = None
-    _shares: FloatArray | None = None  # (P,) of the kinds that pass
-    _places: dict[str, int] | None = None  # of labels among these
+    _posteriors: FloatArray | None = None  # (P,) of the kinds that pass
+    _places: Mapping[str, int] | None = None  # of labels among these
 
-    def chance(self, label: str | None) -> float | None:
-        """Return how likely the photo shows what a hit with a label shows; None if not known."""
-        if self.known is None or self._shares is None or self._places is None:
+    def probability(self, label: str | None) -> float | None:
+        """Return the probability that the query shows a label; None if not known."""
+        if self.known is None or self._posteriors is None or self._places is None:
             return None
         place = None if label is None else self._places.get(label)
-        return None if place is None else self.known * float(self._shares[place])
+        return None if place is None else self.known * float(self._posteriors[place])
 
 
-NOTHING = Told()
+def predict(
+    books: Classifier, queries: FloatArray, passing: IntArray, wrong_at_most: float | None
+) -> list[Prediction]:
+    """Predict what (Q, D) queries show, among the classes (P,) of images that pass a filter.
 
-
-def tell(
-    books: Knows, queries: FloatArray, passing: IntArray, wrong_at_most: float | None
-) -> list[Told]:
-    """Say what (Q, D) queries show, of the classes (P,) of the images that pass a filter.
-
-    Without `wrong_at_most` probabilities are left out: those of images of the gallery would lie.
+    `wrong_at_most` None leaves probabilities out: they do not hold for images of the gallery.
     """
-    scores = books.kinds(queries)
-    # Not a part of the shares among all classes: those might all have been rounded to nothing.
-    likely = softmax(books.sharpness * scores[:, passing])
+    scores = books.class_scores(queries)
+    # A softmax of their own: their posteriors among all classes might all round to zero.
+    passing_posteriors = softmax(books.sharpness * scores[:, passing])
     names = [books.class_names[place] for place in passing.tolist()]
-    kinds = [_likeliest(shares, names) for shares in likely]
-    chances = books.chances
-    if chances is None or wrong_at_most is None or not len(passing):
-        return [Told(each) for each in kinds]
-    everything = softmax(books.sharpness * scores)
-    anyhow = chances.known(scores, books.sharpness)
-    known = anyhow * everything[:, passing].sum(axis=1, dtype=np.float64)
-    best = known * likely.max(axis=1)
-    found = [(best, [names[place] for place in likely.argmax(axis=1).tolist()])]
-    for level, above in enumerate(levels(books.class_names, books.parents), start=1):
-        share, numbers = above.likeliest(everything, passing)
-        chance = np.where(numbers < 0, -1.0, chances.parent(level, anyhow, share))
-        found.append((chance, [above.names[number] for number in numbers.tolist()]))
-    cuts = [chances.cut_off(level, wrong_at_most) for level in range(len(found))]
+    kinds = [_likeliest(row, names) for row in passing_posteriors]
+    fitted = books.probabilities
+    if fitted is None or wrong_at_most is None or not len(passing):
+        return [Prediction(each) for each in kinds]
+    posteriors = softmax(books.sharpness * scores)
+    any_known = fitted.known(scores, books.sharpness)
+    known = any_known * posteriors[:, passing].sum(axis=1, dtype=np.float64)
+    best = known * passing_posteriors.max(axis=1)
+    # Per level the probability and the name of its best answer to each query.
+    answers = [(best, [names[place] for place in passing_posteriors.argmax(axis=1).tolist()])]
+    for number, level in enumerate(parent_levels(books.class_names, books.parents), start=1):
+        posterior, parents = level.best_parent(posteriors, passing)
+        probability = np.where(parents < 0, -1.0, fitted.parent(number, any_known, posterior))
+        answers.append((probability, [level.names[parent] for parent in parents.tolist()]))
+    cut_offs = [fitted.cut_off(number, wrong_at_most) for number in range(len(answers))]
     places = {name: place for place, name in enumerate(names)}
-    answers = []
+    predictions = []
     for row, likeliest in enumerate(kinds):
         sure = Sure(None, None, float(best[row]), wrong_at_most)
-        for level, (chance, labels) in enumerate(found):
-            if chance[row] >= cuts[level]:
-                sure = Sure(labels[row], level, min(float(chance[row]), 1.0), wrong_at_most)
+        for number, (probability, labels) in enumerate(answers):
+            if probability[row] >= cut_offs[number]:
+                sure = Sure(labels[row], number, min(float(probability[row]), 1.0), wrong_at_most)
                 break
-        answers.append(Told(likeliest, min(float(known[row]), 1.0), sure, likely[row], places))
-    return answers
+        p_known = min(float(known[row]), 1.0)
+        predictions.append(Prediction(likeliest, p_known, sure, passing_posteriors[row], places))
+    return predictions
 
 
-def _likeliest(shares: FloatArray, names: list[str]) -> Kinds:
-    few = np.argpartition(-shares, min(SHOWN_KINDS, len(shares)) - 1)[:SHOWN_KINDS]
-    best = few[np.lexsort((few, -shares[few]))].tolist() if len(shares) else []
-    return tuple((names[place], float(shares[place])) for place in best)
+def _likeliest(posteriors: FloatArray, names: list[str]) -> Kinds:
+    few = np.argpartition(-posteriors, min(SHOWN_KINDS, len(posteriors)) - 1)[:SHOWN_KINDS]
+    best = few[np.lexsort((few, -posteriors[few]))].tolist() if len(posteriors) else []
+    return tuple((names[place], float(posteriors[place])) for place in best)

@@ -1,8 +1,7 @@
 """One version of a gallery, frozen: the one reader of the library, the commands and the server.
 
-Nothing in a view changes once it is made, so that any number of threads may search it and each sees
-one state from its first to its last hit. Shards hold what a row costs; records are read when they
-are shown. No torch.
+A view never changes, so that any number of threads may search it, and all pages of an answer are
+of one state. Shards hold the codes in memory; records are read when they are shown. No torch.
 """
 
 from __future__ import annotations
@@ -35,13 +34,13 @@ from phpq.gallery.shards import (
     merge_ranked,
 )
 from phpq.gallery.store import GalleryStore
-from phpq.gallery.verdicts import NOTHING, Knows, Told, code_kinds_of, tell
+from phpq.gallery.verdicts import Classifier, Prediction, find_classifier, predict
 from phpq.hits import WRONG_AT_MOST, Found, Hit
 from phpq.index.ties import TIE_ROWS, Block, batched_blocks, float_scores, page_ties
 
 _READ_ROWS = 8192  # records that are read at once
-_KEPT = 8  # answers that are kept, such as the map
-_KNOWN = 50_000  # ids whose places are kept, about 200 bytes each
+_MAX_CACHED = 8  # results, such as the map
+_MAX_LOCATIONS = 50_000  # ids whose places are cached, about 200 bytes each
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,12 +48,11 @@ class Page:
     """Which hits are wanted."""
 
     top_k: int = 10  # at least 1
-    offset: int = 0  # how many better ones are left out
+    offset: int = 0  # better hits that are skipped
     where: str | None = None  # Lance SQL over id, uri, label and metadata: "year > 2020"
-    labels: tuple[str, ...] = ()  # only these; all if there are none
+    labels: tuple[str, ...] = ()  # only these; empty: all
     rerank: int = 0  # > 0: order the first `rerank` hits by their float embeddings
-    # Share of wrong names that is accepted, 0 to 1; None: no probabilities.
-    wrong_at_most: float | None = WRONG_AT_MOST
+    wrong_at_most: float | None = WRONG_AT_MOST  # error rate of names; None: no probabilities
 
 
 class PageOptions(TypedDict, total=False):
@@ -67,8 +65,8 @@ class PageOptions(TypedDict, total=False):
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Glance:
-    """What the map and the codebook browser show of an image; `code` is (M,) uint8."""
+class ImageSummary:
+    """Id, label and code (M,) uint8 of an image, for the map and the codebook browser."""
 
     id: str
     label: str | None
@@ -78,9 +76,9 @@ class Glance:
 class GalleryView:
     """A gallery as it was at the version of a store, which is neither written with nor refreshed.
 
-    `shards` hold the codes and search them; by default one, in this process. `codebooks` are those
-    of the model; a gallery that owns its codebooks is read with its own. `model` is what made the
-    codes, for whoever asks by image: no other may embed what is searched here.
+    `shards` hold and search the codes; by default one, in this process. `codebooks` are those of
+    the model, and are not used by a gallery that owns its codebooks. `model` made the codes; only
+    its embeddings may be searched here. Without it, queries must be embedded by the caller.
     """
 
     def __init__(
@@ -95,9 +93,11 @@ class GalleryView:
         self.codebooks = store.codebooks(codebooks)
         self._parts = (shards or LocalShards()).open(store, self.codebooks)
         self._edges = self._parts.edges
-        self._known: LRUCache[str, tuple[int, int]] = LRUCache(_KNOWN)  # place and offset by id
-        self.remember = Recent(_KEPT).get  # what was made for a key before, or is made now
-        self._passing = Recent(_KEPT)  # classes of the images that pass a filter
+        self._locations: LRUCache[str, tuple[int, int]] = LRUCache(
+            _MAX_LOCATIONS
+        )  # place and offset by id
+        self.cached = Recent(_MAX_CACHED).get
+        self._passing = Recent(_MAX_CACHED)  # classes of the images that pass a filter
         self._lock = threading.Lock()
 
     def __len__(self) -> int:
@@ -105,12 +105,12 @@ class GalleryView:
 
     @property
     def version(self) -> int:
-        """Of the gallery on disk."""
+        """The version of the gallery on disk."""
         return self.store.version
 
     @property
     def columns(self) -> dict[str, str]:
-        """The columns that a stranger's filter may name, with their types."""
+        """The columns that a filter of a server's client may name, with their types."""
         schema = self.store.schema
         names = ("id", "label", *self.store.metadata_columns)
         return {name: str(schema.field(name).type) for name in names}
@@ -134,13 +134,13 @@ class GalleryView:
         return self._ask_all(Request("facts"))
 
     @cached_property
-    def knows(self) -> Knows | None:
-        """What scores the kinds of the gallery; None where it knows none."""
+    def classifier(self) -> Classifier | None:
+        """Scores the labels of the gallery; None without labels or without a calibration."""
         books = self.codebooks
         if isinstance(books, AdditiveCodebooks):
             return books if books.class_names else None
-        words = partial(self._ask_all, Request("kind_words"))
-        return code_kinds_of(self.store, books, lambda: self.label_counts, words)
+        codewords = partial(self._ask_all, Request("label_codewords"))
+        return find_classifier(self.store, books, lambda: self.label_counts, codewords)
 
     def embed(self, images: Any) -> FloatArray:
         """Embed images with the model that made the codes: (n, D) float32."""
@@ -148,17 +148,17 @@ class GalleryView:
         return vectors
 
     def prepare(self) -> None:
-        """Count labels and codewords now, not at the first request."""
-        _ = self.label_counts, self.usage, self.knows
+        """Count labels and codewords now instead of at the first request."""
+        _ = self.label_counts, self.usage, self.classifier
 
     def memory_bytes(self) -> int:
-        """Return what codes, index, row numbers and names take in this process."""
+        """Return the memory of codes, index, row numbers and names in this process."""
         return self._parts.memory_bytes()
 
     def find(self, id: str) -> tuple[int, Record]:
         """Return an image and its place in the order of insertion; raises `UnknownNameError`."""
         with self._lock:
-            known = self._known.get(id)
+            known = self._locations.get(id)
         if known is not None:
             return known[0], self.store.take(np.array([known[1]]))[0]
         for place, record in self._holding("id", id):
@@ -180,15 +180,15 @@ class GalleryView:
         """Return the image at a place in the order of insertion."""
         return self.store.take(self._offsets(np.array([place])))[0]
 
-    def glances(self, places: IntArray) -> list[Glance]:
-        """Return id, label and code of the images at (n,) places, and read nothing else."""
-        return self._glances(self._offsets(places))
+    def summaries(self, places: IntArray) -> list[ImageSummary]:
+        """Return id, label and code of the images at (n,) places; nothing else is read."""
+        return self._summaries(self._offsets(places))
 
-    def word_images(self, codebook: int, word: int, limit: int) -> tuple[list[Glance], int]:
-        """Return at most `limit` >= 1 images behind a codeword, and how many there are.
+    def word_images(self, codebook: int, word: int, limit: int) -> tuple[list[ImageSummary], int]:
+        """Return at most `limit` >= 1 images of a codeword, and how many there are.
 
-        Of more they are taken at equal steps: galleries are filled class by class, and the first
-        ones would all be of one class.
+        If there are more, they are taken at equal steps: galleries are often filled class by class,
+        and the first ones would all be of one class.
         """
         edges = np.cumsum([0, *(int(facts.usage[codebook, word]) for facts in self._facts)])
         total = int(edges[-1])
@@ -200,26 +200,23 @@ class GalleryView:
             }
         )
         offsets = [np.empty(0, np.int64), *(found[shard].offsets for shard in sorted(found))]
-        return self._glances(np.concatenate(offsets)), total
+        return self._summaries(np.concatenate(offsets)), total
 
     def query_of(self, record: Record) -> FloatArray:
-        """Return what an image is compared by, (D,) float32: its embedding if kept, or its code."""
+        """Return an image as a query (D,) float32: its kept embedding, or its decoded code."""
         kept = record.embedding
         vector = self.codebooks.decode(record.code[None])[0] if kept is None else kept
         query: FloatArray = vector.astype(np.float32, copy=False)
         return query
 
     def search(self, query: FloatArray, page: Page, *, leave_out: tuple[int, ...] = ()) -> Found:
-        """Find the images most like a query (D,).
-
-        `leave_out` are the places of images that it was made of, if it was.
-        """
+        """Find the images most like a query (D,), but for those at the places `leave_out`."""
         return self.search_many(query[None], page, leave_out=leave_out)[0]
 
     def search_many(
         self, queries: FloatArray, page: Page, *, leave_out: tuple[int, ...] = ()
     ) -> list[Found]:
-        """Do as `search` for each of (Q, D) queries; they share the work and the cores."""
+        """Do as `search` for each of (Q, D) queries, in parallel."""
         self._check(page)
         queries = check_embeddings("queries", queries, self.codebooks.embedding_dim)
         norm = self.store.manifest.query_norm
@@ -227,12 +224,12 @@ class GalleryView:
         wanted = max(page.rerank, page.offset + page.top_k)
         kept = self.store.manifest.keep_embeddings
         ties = TIE_ROWS - 1 if kept else 0
-        asked = Search(tables, wanted, page.where, page.labels, leave_out, ties)
-        ranked = merge_ranked(self._ask_all(Request("search", (asked,))), wanted + ties)
+        search = Search(tables, wanted, page.where, page.labels, leave_out, ties)
+        ranked = merge_ranked(self._ask_all(Request("search", (search,))), wanted + ties)
         limits = self.codebooks.best(tables)
         shown = slice(page.offset, page.offset + page.top_k)
         if kept:
-            # What is re-ranked is put in order below; here, only what is among it.
+            # Re-ranking orders its hits below; ties only decide which hits those are.
             last = slice(page.rerank - 1, page.rerank) if page.rerank else shown
             counts = (ranked.places >= 0).sum(axis=1).tolist()
             ranked = self._by_floats(queries, ranked, page_ties(ranked.scores, counts, last))
@@ -241,13 +238,18 @@ class GalleryView:
             every = [(query, slice(0, count)) for query, count in enumerate(first)]
             ranked = self._by_floats(queries, ranked, every, rescore=True)
             limits = self.codebooks.best_float(self.codebooks.vectors(queries, norm=norm))
-        told = self._told(queries, page, itself=bool(leave_out))
+        predictions = self._predict(queries, page, by_example=bool(leave_out))
         answers = []
         for number, records in enumerate(self._read(ranked, shown)):
             scores, best = ranked.scores[number, shown], float(limits[number])
-            said = told[number]
-            hits = _hits(records, scores.tolist(), best, said, first_rank=page.offset + 1)
-            answers.append(Found(hits, ranked.total, best, said.kinds, said.known, said.sure))
+            prediction = predictions[number]
+            pairs = zip(records, scores.tolist(), strict=False)  # scores without a record: padding
+            hits = tuple(
+                _hit(rank, record, score, best, prediction)
+                for rank, (record, score) in enumerate(pairs, page.offset + 1)
+            )
+            found = (prediction.kinds, prediction.known, prediction.sure)
+            answers.append(Found(hits, ranked.total, best, *found))
         return answers
 
     def _by_floats(
@@ -258,9 +260,9 @@ class GalleryView:
         *,
         rescore: bool = False,
     ) -> Ranked:
-        """Order some blocks of answers, (query, columns), by float scores; equal ones stay.
+        """Order some blocks of answers, (query, columns), by float scores, in a stable way.
 
-        The scores stay where they are, too, unless `rescore` puts the float scores there.
+        Scores are not replaced by float scores, unless `rescore` says so.
         """
         if not blocks:
             return ranked
@@ -279,26 +281,26 @@ class GalleryView:
                     scores[query, columns] = found[order]
         return Ranked(places, offsets, scores, ranked.total)
 
-    def _told(self, queries: FloatArray, page: Page, *, itself: bool) -> list[Told]:
-        """Say what each query shows, among the classes of the images that pass the filter.
+    def _predict(self, queries: FloatArray, page: Page, *, by_example: bool) -> list[Prediction]:
+        """Predict what each query shows, among the classes of the images that pass the filter.
 
-        `itself`: it is made of images of the gallery, which its classes are made of: how likely
-        that is right, they do not know.
+        `by_example`: queries are made of images of the gallery. Its classes were fitted to these,
+        so that probabilities do not hold for them.
         """
-        if (books := self.knows) is None:
-            return [NOTHING] * len(queries)
-        names = books.class_names
+        if (classifier := self.classifier) is None:
+            return [Prediction()] * len(queries)
+        names = classifier.class_names
 
         def find() -> IntArray:
-            asked = Request("labels_of", (page.where, page.labels))
-            there = {name for labels in self._ask_all(asked) for name in labels}
-            return np.array([place for place, name in enumerate(names) if name in there], np.int64)
+            request = Request("labels_of", (page.where, page.labels))
+            found = {name for labels in self._ask_all(request) for name in labels}
+            return np.array([place for place, name in enumerate(names) if name in found], np.int64)
 
         passing = self._passing.get((page.where, page.labels), find)
-        return tell(books, queries, passing, None if itself else page.wrong_at_most)
+        return predict(classifier, queries, passing, None if by_example else page.wrong_at_most)
 
     def _read(self, ranked: Ranked, columns: slice) -> Iterator[list[Record]]:
-        """Yield the images of some columns for each query; many queries share one read."""
+        """Yield the images of some columns for each query; queries share reads."""
         step = max(1, _READ_ROWS // (columns.stop - columns.start))
         for start in range(0, len(ranked.places), step):
             places = ranked.places[start : start + step, columns]
@@ -337,24 +339,24 @@ class GalleryView:
         return [answers[shard] for shard in sorted(answers)]
 
     def _holding(self, column: str, text: str) -> Iterator[tuple[int, Record]]:
-        """Yield the images, in order of insertion, that may hold a text in a column."""
+        """Yield the images, in order of insertion, that may have a text in a column."""
         for located in self._ask_all(Request("candidates", (column, text))):
             yield from zip(located.places.tolist(), self._take(located), strict=True)
 
     def _take(self, located: Located, *, embeddings: bool = True) -> list[Record]:
-        """Read images whose places are known, and remember where they are."""
+        """Read images and cache their places."""
         offsets = located.offsets
         records = self.store.take(offsets, embeddings=embeddings) if len(offsets) else []
         with self._lock:
-            # Who is shown a hit asks for its picture next: no shard need be asked where it is.
+            # A hit is often followed by a request for its picture, which then asks no shard.
             for record, place, offset in zip(
                 records, located.places.tolist(), located.offsets.tolist(), strict=True
             ):
-                self._known[record.id] = (place, offset)
+                self._locations[record.id] = (place, offset)
         return records
 
     def _offsets(self, places: IntArray) -> IntArray:
-        """Return (n,) int64: where a scan of the store meets the images at (n,) places."""
+        """Return (n,) int64: the offsets in a scan of the store of the images at (n,) places."""
         grouped = dict(_by_shard(places, self._edges))
         found = self._parts.ask(
             {shard: Request("locate", (places[inside],)) for shard, inside in grouped.items()}
@@ -364,37 +366,31 @@ class GalleryView:
             offsets[inside] = found[shard].offsets
         return offsets
 
-    def _glances(self, offsets: IntArray) -> list[Glance]:
+    def _summaries(self, offsets: IntArray) -> list[ImageSummary]:
         if not len(offsets):
             return []
         with damage_named(self.store.folder):
             table = self.store.rows_at(offsets, ["id", "label", "code"])
         names, labels = (table.column(name).to_pylist() for name in ("id", "label"))
         codes = code_matrix(table.column("code"), self.codebooks.num_codebooks)
-        return [Glance(*parts) for parts in zip(names, labels, codes, strict=True)]
+        return [ImageSummary(*parts) for parts in zip(names, labels, codes, strict=True)]
 
 
-def _hits(
-    records: Sequence[Record], scores: Sequence[float], best: float, said: Told, *, first_rank: int
-) -> tuple[Hit, ...]:
-    # Fewer records than scores: the last scores are those of nothing.
-    return tuple(
-        Hit(
-            rank=rank,
-            id=record.id,
-            score=score,
-            share=min(max(score / best, 0.0), 1.0) if best > 0 else 0.0,
-            label=record.label,
-            uri=record.uri,
-            metadata=dict(record.metadata),
-            probability=said.chance(record.label),
-        )
-        for rank, (record, score) in enumerate(zip(records, scores, strict=False), first_rank)
+def _hit(rank: int, record: Record, score: float, best: float, prediction: Prediction) -> Hit:
+    return Hit(
+        rank=rank,
+        id=record.id,
+        score=score,
+        share=min(max(score / best, 0.0), 1.0) if best > 0 else 0.0,
+        label=record.label,
+        uri=record.uri,
+        metadata=dict(record.metadata),
+        probability=prediction.probability(record.label),
     )
 
 
 def _by_shard(numbers: IntArray, edges: IntArray) -> Iterator[tuple[int, IntArray]]:
-    """Yield the shards that hold some of (n,) numbers, and which of them: positions, ascending."""
+    """Yield the shards that hold some of (n,) numbers, and the positions of these, ascending."""
     shard_of = np.searchsorted(edges, numbers, side="right") - 1
     for shard in np.unique(shard_of).tolist():
         yield shard, np.flatnonzero(shard_of == shard)

@@ -101,7 +101,7 @@ class Views:
     def _load(self, version: int | None = None) -> GalleryView:
         store = GalleryStore.open(self.folder, version=version)
         held = self._current
-        if held is not None and not held.store.manifest.of_one_gallery(store.manifest):
+        if held is not None and not held.store.manifest.same_gallery(store.manifest):
             raise FormatError(
                 f"The gallery {str(self.folder)!r} was made anew, perhaps by another model, while "
                 "it was open. Open it again, or start the server again."

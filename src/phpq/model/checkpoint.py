@@ -18,8 +18,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from phpq._version import __version__
-from phpq.additive import LEAST_IMAGES, LEAST_KINDS, Calibration
-from phpq.additive.chances import told_shares
+from phpq.additive import MIN_CLASSES, MIN_IMAGES, Calibration
 from phpq.config import CONFIG_FILE, RunConfig, parse, to_dict
 from phpq.errors import ConfigError, FormatError, NotTrainedError
 from phpq.files import write_json, write_text
@@ -185,10 +184,10 @@ def describe_chances(folder: Path, wrong_at_most: float = WRONG_AT_MOST) -> dict
     if (folder / CHANCES).is_file():  # the fingerprint of an older file of weights is a hash of it
         said = read_chances(folder, _fingerprint_here(folder))
     content = {"known": False, "children": 0, "parents": 0}
-    if said is None or said.chances is None:
-        need = f"{LEAST_IMAGES} test images of {LEAST_KINDS} kinds"
+    if said is None or said.probabilities is None:
+        need = f"{MIN_IMAGES} test images of {MIN_CLASSES} kinds"
         return content | {"why_not": f"phpq train fits them, of this version, to at least {need}"}
-    return content | {"known": True, "by": "model"} | told_shares(said.chances, wrong_at_most)
+    return content | {"known": True, "by": "model"} | said.probabilities.summary(wrong_at_most)
 
 
 def _fingerprint_here(folder: Path) -> str:

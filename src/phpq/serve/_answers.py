@@ -20,7 +20,7 @@ from starlette.responses import Response
 from phpq.codes import CodeArray, FloatArray
 from phpq.data.boxes import Box
 from phpq.errors import ConfigError
-from phpq.gallery.asking import put_together
+from phpq.gallery.queries import compose_query
 from phpq.gallery.records import Record
 from phpq.gallery.view import GalleryView, Page
 from phpq.hits import plain_values
@@ -149,7 +149,7 @@ def _search(
     """Search for photos (n, D) and examples; `shown` are those that the request called so."""
     if page.where is not None:
         check_where(page.where, tuple(view.columns))
-    asked = put_together(view, photos, examples.more, examples.less)
+    asked = compose_query(view, photos, examples.more, examples.less)
     named = shown or examples
     echo.more, echo.less = list(named.more), list(named.less)
     if not echo.code:

@@ -13,7 +13,7 @@ from pydantic import BaseModel, Field
 from phpq.codes import FloatArray
 from phpq.data.boxes import Box, read_box
 from phpq.errors import ConfigError
-from phpq.gallery.asking import boxes_for
+from phpq.gallery.queries import boxes_for
 from phpq.gallery.view import GalleryView
 from phpq.serve.schemas import upload_name
 from phpq.serve.services import Services

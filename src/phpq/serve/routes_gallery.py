@@ -15,7 +15,7 @@ from phpq._version import __version__
 from phpq.codes import CodeArray, FloatArray
 from phpq.errors import BadImageError, ConfigError, UnknownNameError
 from phpq.explain.heatmap import heat_missing
-from phpq.gallery.asking import put_together
+from phpq.gallery.queries import compose_query
 from phpq.gallery.records import Record
 from phpq.gallery.view import GalleryView
 from phpq.serve import schemas
@@ -101,15 +101,15 @@ def describe(services: Services, view: GalleryView) -> schemas.Info:
         codebook_size=manifest.codebook_size,
         labels=len(view.label_counts),
         filters=[schemas.Filter(name=name, type=kind) for name, kind in view.columns.items()],
-        suggests_boxes=not view.remember("boxes missing", lambda: heat_missing(model)),
+        suggests_boxes=not view.cached("boxes missing", lambda: heat_missing(model)),
         embeddings=manifest.keep_embeddings,
         codebooks=manifest.codebooks,
-        kinds=manifest.owns_codebooks or view.knows is not None,
+        kinds=manifest.owns_codebooks or view.classifier is not None,
         version=view.version,
         model=schemas.ModelInfo(
             method=model.card.config.method.name,
             backbone=model.card.config.model.backbone,
-            fingerprint=view.remember("fingerprint", model.fingerprint),
+            fingerprint=view.cached("fingerprint", model.fingerprint),
             classes=len(model.class_names),
             epochs=model.epochs,
         ),
@@ -157,7 +157,7 @@ def draw_map(view: GalleryView, limit: int) -> schemas.Map:
     from phpq.explain import project_codes, sample_rows
 
     places = sample_rows(len(view), limit=limit)
-    images = view.glances(places)
+    images = view.summaries(places)
     books = view.codebooks
     codes = np.array([image.code for image in images], np.uint8).reshape(-1, books.num_codebooks)
     return schemas.Map(
@@ -256,7 +256,7 @@ def explain_sent(
     def work(view: GalleryView) -> schemas.Explanation:
         photos, boxes = sent.embed(services, view)
         hit = view.find(hit_id)[1]
-        query = put_together(view, photos, examples.more, examples.less).query
+        query = compose_query(view, photos, examples.more, examples.less).query
         code = view.codebooks.encode(query[None])[0]
         note, heat = services.heat_missing(view), None
         if not note:
@@ -289,7 +289,7 @@ def explain_named(
         record = view.find(query_id)[1]
         heat, note = _heat(services, view, record, hit.code)
         more, own = (query_id, *more), record.code
-    query = put_together(view, photos, more, examples.less).query
+    query = compose_query(view, photos, more, examples.less).query
     if own is None or examples.more or examples.less:
         own = view.codebooks.encode(query[None])[0]
     return _explanation(services, view, query, own, hit, query_heat=heat, note=note)

@@ -108,7 +108,7 @@ class Services:
 
     async def remembered(self, what: str, limit: int, make: Callable[[GalleryView, int], T]) -> T:
         """Call `make(view, limit)`, once for each view and limit."""
-        return await self.read(lambda view: view.remember((what, limit), lambda: make(view, limit)))
+        return await self.read(lambda view: view.cached((what, limit), lambda: make(view, limit)))
 
     def embed(
         self, view: GalleryView, content: bytes, name: str, box: Box | None = None
@@ -126,7 +126,7 @@ class Services:
         """Say why there is no heat map; nothing if there is one."""
         if view.store.manifest.owns_codebooks:
             return _NO_HEAT
-        return view.remember("heat missing", lambda: heat_missing(view.model))
+        return view.cached("heat missing", lambda: heat_missing(view.model))
 
     def heat_png(
         self,

@@ -29,7 +29,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from phpq.additive import LEAST_IMAGES, calibrated_codes, code_kinds
+from phpq.additive import MIN_IMAGES, CodeClassifier, calibrate_codes
 from phpq.config import RunConfig
 from phpq.data import Dataset, LabelledImages, learned_part, new_kinds
 from phpq.errors import ConfigError, DataError, FormatError
@@ -141,20 +141,22 @@ def _write_chances(
     seen = trainer.measured
     assert seen is not None  # the first process has measured the last epoch
     names = model.class_names
-    kinds = code_kinds(model.codebooks, seen.codes, trainer.labels, names, norm=model.query_norm)
+    classifier = CodeClassifier.from_codes(
+        model.codebooks, seen.codes, trainer.labels, names, norm=model.query_norm
+    )
     vectors = seen.queries.embeddings
     labels = [names[label] for label in seen.queries.labels.tolist()]
     # Without enough of the known ones nothing would come of the others.
-    if strangers is not None and len(strangers) and len(labels) >= LEAST_IMAGES:
+    if strangers is not None and len(strangers) and len(labels) >= MIN_IMAGES:
         most = min(len(strangers), _STRANGERS)
         chosen = np.sort(np.random.default_rng(0).permutation(len(strangers))[:most])
         with suppress(DataError):  # nobody looked at them before, and the run is as good without
             found = embed_readable(model, strangers.subset(chosen))
             vectors = np.concatenate([vectors, found.embeddings])
             labels += [strangers.class_names[label] for label in found.images.labels.tolist()]
-    kinds = calibrated_codes(kinds, (vectors, labels))
-    if kinds.chances is not None:
-        write_chances(folder, kinds.said, model.fingerprint())
+    classifier = calibrate_codes(classifier, (vectors, labels))
+    if classifier.probabilities is not None:
+        write_chances(folder, classifier.calibration, model.fingerprint())
 
 
 def _with_onnx(

@@ -11,9 +11,9 @@ from made_up_galleries import FakeModel, make_own_store
 from own_galleries import add, codes_of, fit_again
 from phpq.errors import ConfigError, DataError, FormatError
 from phpq.gallery import GalleryStore
-from phpq.gallery.knowing import calibrate, describe, read_parents, set_parents
+from phpq.gallery.calibration import calibrate, describe, read_parents, set_parents
 from phpq.gallery.labels import rename_labels
-from phpq.gallery.owned import SAID, read_said
+from phpq.gallery.owned import CALIBRATIONS, read_calibration
 from phpq.gallery.repair import verify_store
 from sure_galleries import COLOURS, PARENTS, STRANGE, coded_store, photos, sure_store
 
@@ -24,9 +24,9 @@ def by_photos(store: GalleryStore, source: Any) -> dict[str, Any]:
 
 def test_a_gallery_tells_what_it_can_answer(tmp_path: Path) -> None:
     store = sure_store(tmp_path / "g")
-    told = describe(store)
-    assert (told["known"], told["by"], told["wrong_at_most"]) == (True, "gallery", 0.05)
-    assert 0 <= told["named"] == told["answered"] <= 1
+    summary = describe(store)
+    assert (summary["known"], summary["by"], summary["wrong_at_most"]) == (True, "gallery", 0.05)
+    assert 0 <= summary["named"] == summary["answered"] <= 1
     small = sure_store(tmp_path / "h")
     small.delete(where="id LIKE '%1%'")
     fit_again(small)
@@ -37,10 +37,10 @@ def test_a_gallery_tells_what_it_can_answer(tmp_path: Path) -> None:
 def test_photos_of_known_and_unknown_kinds_calibrate_it(tmp_path: Path) -> None:
     store = sure_store(tmp_path / "g")
     codes = store.own_codebooks().codewords
-    told = by_photos(store, photos([*COLOURS, *STRANGE], 20, seed=4))
-    assert (told["by"], told["images"]) == ("photos", 120)
+    summary = by_photos(store, photos([*COLOURS, *STRANGE], 20, seed=4))
+    assert (summary["by"], summary["images"]) == ("photos", 120)
     opened = GalleryStore.open(store.folder)
-    assert opened.own_codebooks().chances == store.own_codebooks().chances
+    assert opened.own_codebooks().probabilities == store.own_codebooks().probabilities
     assert (opened.own_codebooks().codewords == codes).all()
     fit_again(store)
     assert describe(store)["by"] == "gallery"
@@ -56,23 +56,23 @@ def test_what_cannot_calibrate_is_refused(tmp_path: Path) -> None:
         by_photos(store, plain)
     assert GalleryStore.open(store.folder).version == before
     bare = sure_store(tmp_path / "bare", keep_embeddings=False)
-    assert bare.own_codebooks().chances is not None  # fitted while embeddings were there
+    assert bare.own_codebooks().probabilities is not None  # fitted while embeddings were there
     with pytest.raises(ConfigError, match="keeps no embeddings"):
         by_photos(bare, photos(list(COLOURS), 20, seed=4))
 
 
 def test_photos_calibrate_a_gallery_with_the_codebooks_of_its_model(tmp_path: Path) -> None:
     store = coded_store(tmp_path / "g")
-    codes, told = codes_of(store), describe(store)
-    assert (told["known"], told["parents"]) == (False, 0)
-    assert "phpq gallery calibrate" in told["why_not"]
-    told = by_photos(store, photos([*COLOURS, *STRANGE], 20, seed=4))
-    assert (told["by"], told["images"], told["known"]) == ("photos", 120, True)
+    codes, summary = codes_of(store), describe(store)
+    assert (summary["known"], summary["parents"]) == (False, 0)
+    assert "phpq gallery calibrate" in summary["why_not"]
+    summary = by_photos(store, photos([*COLOURS, *STRANGE], 20, seed=4))
+    assert (summary["by"], summary["images"], summary["known"]) == ("photos", 120, True)
     opened = GalleryStore.open(store.folder)
     assert opened.manifest.format_version == 1  # programs of before open it, and know no doubt
-    assert read_said(opened.folder, opened.manifest).chances is not None
+    assert read_calibration(opened.folder, opened.manifest).probabilities is not None
     assert codes_of(opened) == codes
-    assert describe(opened) == told
+    assert describe(opened) == summary
 
 
 def test_too_few_photos_change_nothing_of_such_a_gallery(tmp_path: Path) -> None:
@@ -90,31 +90,37 @@ def test_too_few_photos_change_nothing_of_such_a_gallery(tmp_path: Path) -> None
 
 def test_parents_of_such_a_gallery_stay_until_they_are_changed(tmp_path: Path) -> None:
     store = coded_store(tmp_path / "g")
-    told = set_parents(store, PARENTS)
-    assert (told["known"], told["children"], told["parents"]) == (False, 8, 5)
-    told = by_photos(store, photos(list(COLOURS), 20, seed=4))
-    chances = read_said(store.folder, store.manifest).chances
-    assert chances is not None
-    assert (told["parents"], len(chances.kin)) == (5, 2)
+    summary = set_parents(store, PARENTS)
+    assert (summary["known"], summary["children"], summary["parents"]) == (False, 8, 5)
+    summary = by_photos(store, photos(list(COLOURS), 20, seed=4))
+    fitted = read_calibration(store.folder, store.manifest).probabilities
+    assert fitted is not None
+    assert (summary["parents"], len(fitted.parent_weights)) == (5, 2)
     rename_labels(store, {"red dark": "crimson"})
-    said = read_said(store.folder, store.manifest)
-    assert (said.parents["crimson"], said.chances) == ("red", chances)
+    calibration = read_calibration(store.folder, store.manifest)
+    assert (calibration.parents["crimson"], calibration.probabilities) == ("red", fitted)
     add(store, photos(["yellow"], 3, seed=1))
     store.compact()  # which removes the files of before
     store = GalleryStore.open(store.folder)
-    assert [path.stem for path in (store.folder / SAID).iterdir()] == [store.manifest.chances]
+    assert [path.stem for path in (store.folder / CALIBRATIONS).iterdir()] == [
+        store.manifest.chances
+    ]
     # Other parents have not been fitted to: a parent needs what a kind needs.
-    told = set_parents(store, {"blue dark": "blue"})
-    said = read_said(store.folder, store.manifest)
-    assert said.chances == chances.of_classes()
-    assert (told["known"], told["parents"], told["named"]) == (True, 1, told["answered"])
+    summary = set_parents(store, {"blue dark": "blue"})
+    calibration = read_calibration(store.folder, store.manifest)
+    assert calibration.probabilities == fitted.without_parents()
+    assert (summary["known"], summary["parents"], summary["named"]) == (
+        True,
+        1,
+        summary["answered"],
+    )
     assert set_parents(store, {})["parents"] == 0
 
 
 def test_a_damaged_file_of_such_a_gallery_is_named_and_given_up(tmp_path: Path) -> None:
     store = coded_store(tmp_path / "g")
     set_parents(store, PARENTS)
-    path = store.folder / SAID / f"{store.manifest.chances}.json"
+    path = store.folder / CALIBRATIONS / f"{store.manifest.chances}.json"
     path.write_text(path.read_text().replace("warm", "worm"))
     with pytest.raises(FormatError, match=r"is not what was written.* verify --repair"):
         describe(store)
@@ -129,9 +135,9 @@ def test_a_damaged_file_of_such_a_gallery_is_named_and_given_up(tmp_path: Path) 
 
 def test_parents_stay_until_they_are_changed(tmp_path: Path) -> None:
     store = sure_store(tmp_path / "g")
-    told = set_parents(store, PARENTS)
-    assert (told["children"], told["parents"]) == (8, 5)
-    assert told["answered"] >= told["named"]
+    summary = set_parents(store, PARENTS)
+    assert (summary["children"], summary["parents"]) == (8, 5)
+    assert summary["answered"] >= summary["named"]
     fit_again(store)
     assert GalleryStore.open(store.folder).own_codebooks().parents == PARENTS
     add(store, photos(["yellow"], 3, seed=1))
@@ -148,10 +154,10 @@ def test_parents_stay_until_they_are_changed(tmp_path: Path) -> None:
 def test_without_embeddings_parents_need_what_a_kind_needs(tmp_path: Path) -> None:
     store = sure_store(tmp_path / "g", keep_embeddings=False)
     set_parents(store, PARENTS)
-    chances = store.own_codebooks().chances
-    assert chances is not None
-    assert chances.kin == ()
-    assert chances.cut_off(1, 0.1) == chances.cut_off(0, 0.1)
+    fitted = store.own_codebooks().probabilities
+    assert fitted is not None
+    assert fitted.parent_weights == ()
+    assert fitted.cut_off(1, 0.1) == fitted.cut_off(0, 0.1)
 
 
 @pytest.mark.parametrize(
@@ -208,12 +214,12 @@ def test_columns_say_what_labels_belong_to(tmp_path: Path) -> None:
         row |= {"family": own, "group": PARENTS.get(family)}
     rows[0]["family"] = None
     add(store, rows)
-    told = set_parents(store, ["family", "group"])
+    summary = set_parents(store, ["family", "group"])
     parents = dict(store.own_codebooks().parents)
     assert parents["red dark"] == "red"
     assert parents["green light"] == "cold"  # by way of itself
     assert parents["red"] == "warm"
-    assert told["children"] == len(parents)
+    assert summary["children"] == len(parents)
     with pytest.raises(ConfigError, match=r"no column 'genus'\. Its columns: family, group"):
         set_parents(store, ["genus"])
     add(store, [photos(["blue dark"], 3, seed=1)[2] | {"family": "grey"}])

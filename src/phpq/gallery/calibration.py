@@ -1,9 +1,8 @@
-"""What a gallery knows of its own doubt: photos or a table of parents in, one commit out.
+"""Calibrates a gallery again: photos or a table of parents in, one commit out.
 
-Probabilities are fitted with the codebooks: those of a gallery's own by images of the gallery that
-ask in spaces fitted without them, those of a model by images that it did not learn from. Here they
-are fitted anew: by photos that the gallery does not hold, or because other parents say which
-answers are right. No code changes.
+Codebooks come with a first calibration: a gallery's own are cross-validated on its images, those of
+a model use images that it did not learn from. Here it is replaced, by one fitted to photos outside
+the gallery, or because other parents change which answers are right. No code changes.
 """
 
 from __future__ import annotations
@@ -18,44 +17,43 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from phpq.additive import (
-    LEAST_IMAGES,
-    LEAST_KINDS,
+    MIN_CLASSES,
+    MIN_IMAGES,
     AdditiveCodebooks,
     Calibration,
-    CodeKinds,
-    calibrated,
-    calibrated_codes,
-    code_kinds,
-    lineage,
+    CodeClassifier,
+    ProbabilityModel,
+    ancestors,
+    calibrate_additive,
+    calibrate_codes,
 )
 from phpq.additive.calibrate import HeldOut
-from phpq.additive.chances import Chances, told_shares
 from phpq.codes import Codebooks, FloatArray
 from phpq.errors import ConfigError, DataError
 from phpq.gallery._embedded import kept_embeddings
 from phpq.gallery._part import find_part
 from phpq.gallery.folder import damage_named
 from phpq.gallery.ingest import encode_items
-from phpq.gallery.owned import read_said, write_codebooks, write_said
+from phpq.gallery.owned import read_calibration, write_calibration, write_codebooks
 from phpq.gallery.shards import part_labels
 from phpq.gallery.sources import Source, read_items
 from phpq.gallery.store import GalleryStore
-from phpq.gallery.verdicts import doubt_of
+from phpq.gallery.verdicts import find_calibration
 from phpq.hits import WRONG_AT_MOST
 
 if TYPE_CHECKING:
     from phpq.model import Model
 
 _ROWS = 10_000  # of the gallery that are read
-_NEED = f"at least {LEAST_IMAGES} labelled images of at least {LEAST_KINDS} kinds, two of each"
+_NEEDED = f"at least {MIN_IMAGES} labelled images of at least {MIN_CLASSES} kinds, two of each"
 _HEADERS = {("child", "parent"), ("label", "parent")}
 
 
 def calibrate(store: GalleryStore, load: Callable[[], Model], source: Source) -> dict[str, Any]:
     """Fit probabilities to labelled photos that the gallery does not hold; returns `describe`.
 
-    `load` gives the model that embeds them. Labels that the gallery lacks are as good as others:
-    they show what it does not know.
+    `load` gives the model that embeds them. Labels outside the gallery are welcome: their photos
+    stand for the unknown.
     """
     own = store.manifest.owns_codebooks
     if own and not store.manifest.keep_embeddings:
@@ -69,64 +67,65 @@ def calibrate(store: GalleryStore, load: Callable[[], Model], source: Source) ->
         if store.manifest.model_fingerprint != made_by:
             raise ConfigError("The gallery got another model meanwhile. Calibrate it again.")
         if own:
-            books = calibrated(store.own_codebooks(), *_rows(store), held_out)
-            _check_known(books.chances, held_out)
-            _commit(store, books)
+            books = calibrate_additive(store.own_codebooks(), *_rows(store), held_out)
+            _check_fitted(books.probabilities, held_out)
+            _commit_codebooks(store, books)
         else:
-            kinds = calibrated_codes(_code_kinds(store, model.codebooks), held_out)
-            _check_known(kinds.chances, held_out)
-            _say(store, kinds.said)
+            classifier = calibrate_codes(_code_classifier(store, model.codebooks), held_out)
+            _check_fitted(classifier.probabilities, held_out)
+            _commit_calibration(store, classifier.calibration)
     return describe(store)
 
 
-def _check_known(chances: Chances | None, held_out: HeldOut) -> None:
-    if chances is None:
+def _check_fitted(probabilities: ProbabilityModel | None, held_out: HeldOut) -> None:
+    if probabilities is None:
         raise DataError(
             f"{len(held_out[1])} photos do not suffice to tell how likely answers are: "
-            f"{_NEED}, of kinds of the gallery, are needed. Nothing was changed."
+            f"{_NEEDED}, of kinds of the gallery, are needed. Nothing was changed."
         )
 
 
 def set_parents(store: GalleryStore, parents: Mapping[str, str] | Sequence[str]) -> dict[str, Any]:
-    """Say what labels belong to, as in {"Yellow Warbler": "Warbler"}; returns `describe`.
+    """Set the parents of labels, as in {"Yellow Warbler": "Warbler"}; returns `describe`.
 
-    Or name the metadata columns that say it, the nearest first: ["genus", "family"]. A parent may
-    have a parent. It takes the place of what was said before; {} takes it away. Codebooks of its
-    own are calibrated anew; with those of a model a parent needs what a kind needs, until photos
-    tell more (`calibrate`).
+    Or name the metadata columns that hold them, the nearest first: ["genus", "family"]. A parent
+    may have a parent. Earlier parents are replaced; {} removes them. Codebooks of the gallery's own
+    are calibrated again. With those of a model, parents use the cut-offs of kinds until the next
+    `calibrate`.
     """
     with store.changing():
         if not isinstance(parents, Mapping):
             parents = column_parents(store, parents)
         if not store.manifest.owns_codebooks:
             check_parents(parents, set(_label_counts(store)))
-            said = read_said(store.folder, store.manifest)
-            chances = said.chances and said.chances.of_classes()
-            _say(store, replace(said, chances=chances, parents=dict(parents)))
+            old = read_calibration(store.folder, store.manifest)
+            fitted = old.probabilities and old.probabilities.without_parents()
+            new = replace(old, probabilities=fitted, parents=dict(parents))
+            _commit_calibration(store, new)
             return describe(store)
         books = store.own_codebooks()
         check_parents(parents, set(books.class_names))
         books = replace(books, parents=dict(parents))
         if store.manifest.keep_embeddings:
-            books = calibrated(books, *_rows(store))
-        _commit(store, books)
+            books = calibrate_additive(books, *_rows(store))
+        _commit_codebooks(store, books)
     return describe(store)
 
 
 def check_parents(parents: Mapping[str, str], labels: set[str]) -> None:
-    """Raise a `ConfigError` unless every child is a label or a parent, and nothing its own."""
+    """Raise a `ConfigError` unless every child is a label or a parent, and there is no cycle."""
     known = labels | set(parents.values())
-    strange = sorted(set(parents) - known)
-    if strange:
+    unknown = sorted(set(parents) - known)
+    if unknown:
         raise ConfigError(
-            f"{strange[0]!r} is neither a label of the gallery nor a parent of one"
-            f"{f' ({len(strange)} such names)' if len(strange) > 1 else ''}. Spell names as the "
+            f"{unknown[0]!r} is neither a label of the gallery nor a parent of one"
+            f"{f' ({len(unknown)} such names)' if len(unknown) > 1 else ''}. Spell names as the "
             "gallery does. Nothing was changed."
         )
     for child, parent in parents.items():
         if not child or not parent:
             raise ConfigError("A label or parent must not be empty. Nothing was changed.")
-        if child in (parent, *lineage(parent, parents)):
+        if child in (parent, *ancestors(parent, parents)):
             raise ConfigError(
                 f"{child!r} would belong to itself, by way of {parent!r}. A table of parents must "
                 "have no circle. Nothing was changed."
@@ -134,9 +133,9 @@ def check_parents(parents: Mapping[str, str], labels: set[str]) -> None:
 
 
 def column_parents(store: GalleryStore, columns: Sequence[str]) -> dict[str, str]:
-    """Return what metadata columns say that labels belong to, the nearest column first.
+    """Return the parents of labels by metadata columns, the nearest column first.
 
-    An empty cell ends what a row says; a kind that is its own genus belongs to the genus's parent.
+    Cells after an empty one do not count. A kind named like its genus takes the genus's parent.
     """
     names = store.metadata_columns
     for column in columns:
@@ -161,7 +160,7 @@ def column_parents(store: GalleryStore, columns: Sequence[str]) -> dict[str, str
 
 
 def read_parents(path: Path) -> dict[str, str]:
-    """Read a CSV file with lines `label,parent`; a first line of these words is left out."""
+    """Read a CSV file with lines `label,parent`; a header of these words is skipped."""
     try:
         with path.open(newline="", encoding="utf-8-sig") as file:
             lines = [[cell.strip() for cell in line] for line in csv.reader(file) if any(line)]
@@ -186,32 +185,32 @@ def read_parents(path: Path) -> dict[str, str]:
 
 
 def describe(store: GalleryStore, wrong_at_most: float = WRONG_AT_MOST) -> dict[str, Any]:
-    """Return whether probabilities are known, what they rest on, and what they allow to answer."""
+    """Return whether probabilities are known, what they were fitted to, and their coverage."""
     if store.manifest.owns_codebooks:
         books = store.own_codebooks()
-        chances, parents, why_not = books.chances, books.parents, f"{_NEED}, are needed"
-        by = "photos" if chances is not None and chances.held_out else "gallery"
+        fitted, parents, why_not = books.probabilities, books.parents, f"{_NEEDED}, are needed"
+        by = "photos" if fitted is not None and fitted.held_out else "gallery"
     else:
-        doubt = doubt_of(store, lambda: _label_counts(store))
-        chances, parents, why_not = doubt.said.chances, doubt.said.parents, doubt.why_not
-        by = doubt.by or ""
+        found = find_calibration(store, lambda: _label_counts(store))
+        fitted, parents = found.calibration.probabilities, found.calibration.parents
+        by, why_not = found.by or "", found.why_not
     content: dict[str, Any] = {
-        "known": chances is not None,
+        "known": fitted is not None,
         "children": len(parents),
         "parents": len(set(parents.values())),
     }
-    if chances is None:
+    if fitted is None:
         return content | {"why_not": why_not}
-    return content | told_shares(chances, wrong_at_most) | {"by": by}
+    return content | fitted.summary(wrong_at_most) | {"by": by}
 
 
-def _commit(store: GalleryStore, books: AdditiveCodebooks) -> None:
-    store.describe(replace(store.manifest, books=write_codebooks(store.folder, books)))
+def _commit_codebooks(store: GalleryStore, books: AdditiveCodebooks) -> None:
+    store.commit_manifest(replace(store.manifest, books=write_codebooks(store.folder, books)))
 
 
-def _say(store: GalleryStore, said: Calibration) -> None:
-    name = "" if said == Calibration() else write_said(store.folder, said)
-    store.describe(replace(store.manifest, chances=name))
+def _commit_calibration(store: GalleryStore, new: Calibration) -> None:
+    name = "" if new == Calibration() else write_calibration(store.folder, new)
+    store.commit_manifest(replace(store.manifest, chances=name))
 
 
 def _label_counts(store: GalleryStore) -> dict[str, int]:
@@ -220,13 +219,15 @@ def _label_counts(store: GalleryStore) -> dict[str, int]:
     return {each["values"]: each["counts"] for each in column.value_counts().to_pylist()}
 
 
-def _code_kinds(store: GalleryStore, books: Codebooks) -> CodeKinds:
-    """Return the kinds of a gallery with its model's codebooks, and what these belong to."""
+def _code_classifier(store: GalleryStore, books: Codebooks) -> CodeClassifier:
+    """Return the classifier of a gallery with its model's codebooks, not calibrated."""
     part = find_part(store)
     names, classes = part_labels(part)
     norm = store.manifest.query_norm
-    kinds = code_kinds(books, part.codes(), classes.astype(np.int64), names, norm=norm)
-    return replace(kinds, parents=read_said(store.folder, store.manifest).parents)
+    classifier = CodeClassifier.from_codes(
+        books, part.codes(), classes.astype(np.int64), names, norm=norm
+    )
+    return replace(classifier, parents=read_calibration(store.folder, store.manifest).parents)
 
 
 def _rows(store: GalleryStore) -> tuple[FloatArray, list[str | None]]:
@@ -243,7 +244,7 @@ def _rows(store: GalleryStore) -> tuple[FloatArray, list[str | None]]:
 def _embedded(
     store: GalleryStore, model: Model, source: Source
 ) -> tuple[FloatArray, list[str | None]]:
-    """Embed labelled photos; what cannot be read is left out."""
+    """Embed labelled photos; unreadable ones are left out."""
     items = [item for item in read_items(source) if item.label is not None]
     space = store.manifest.space
     batches = encode_items(items, model, keep_embeddings=True, space=space)

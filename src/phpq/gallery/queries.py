@@ -1,9 +1,9 @@
-"""One query of what people point at: photos, boxes on them, and images that it is (not) like.
+"""Composes one query of photos, boxes on them, and examples from the gallery.
 
     query = mean(like) + AWAY * (mean(like) - mean(unlike))
 
-Photos and images that it is like count the same. The query is one embedding, so that search,
-re-ranking and verdicts know nothing of how it came about.
+Photos and positive examples weigh the same. The result is one embedding, so that search, re-ranking
+and verdicts are the same for all queries.
 """
 
 from __future__ import annotations
@@ -25,26 +25,26 @@ if TYPE_CHECKING:
     from phpq.gallery.view import GalleryView, Page
     from phpq.hits import Found
 
-AWAY = 0.25  # how far a query goes from what it is not like
+AWAY = 0.25  # weight of negative examples
 Photo = str | Path | Image.Image
-Boxes = Box | Sequence[Box | None] | None  # of one photo, or one for each: None is all of it
+Boxes = Box | Sequence[Box | None] | None  # of one photo, or one each; None: the whole photo
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Asked:
-    """A query, ready to be searched for."""
+class ComposedQuery:
+    """A query, ready for a search."""
 
     query: FloatArray  # (D,)
     photos: FloatArray  # (D,) the same without examples, if there are photos
-    leave_out: tuple[int, ...]  # places of the images that it was made of: they are no answer
+    leave_out: tuple[int, ...]  # places of the examples, which are not to be found
 
 
-def put_together(
+def compose_query(
     view: GalleryView, photos: FloatArray, more: Sequence[str] = (), less: Sequence[str] = ()
-) -> Asked:
-    """Make one query of embedded photos (n, D) and of ids of images of the gallery.
+) -> ComposedQuery:
+    """Make one query of embedded photos (n, D) and of ids of positive and negative examples.
 
-    These stand for themselves by their kept embeddings, or by their codes.
+    Examples count by their kept embeddings, or by their decoded codes.
     """
     more, less = list(dict.fromkeys(more)), list(dict.fromkeys(less))
     if not len(photos) and not more:
@@ -56,14 +56,14 @@ def put_together(
         raise ConfigError(f"{both[0]!r} is given as like and as unlike the query; give it once.")
     found = [view.find(name) for name in (*more, *less)]
     rows = [view.query_of(record) for _, record in found]
-    mean = Mean(view.codebooks, view.store.manifest.query_norm)
+    mean = QueryMean(view.codebooks, view.store.manifest.query_norm)
     like, unlike = [*photos, *rows[: len(more)]], rows[len(more) :]
     query = mean.away(like, unlike) if unlike else mean.of(like)
     alone = mean.of([*photos]) if len(photos) else query
-    return Asked(query, alone, tuple(place for place, _ in found))
+    return ComposedQuery(query, alone, tuple(place for place, _ in found))
 
 
-def ask(
+def search_view(
     view: GalleryView,
     page: Page,
     query: Any,
@@ -72,20 +72,20 @@ def ask(
     less: Sequence[str] = (),
 ) -> Found:
     """Do as `Gallery.search`, in one view."""
-    asked = put_together(view, embed_photos(view, query, box), more, less)
-    return view.search(asked.query, page, leave_out=asked.leave_out)
+    composed = compose_query(view, embed_photos(view, query, box), more, less)
+    return view.search(composed.query, page, leave_out=composed.leave_out)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Mean:
-    """Means of embeddings, each of which weighs the same."""
+class QueryMean:
+    """Means of embeddings that are normalised first, so that each weighs the same."""
 
     books: Codebooks
     norm: QueryNorm
     step: float = AWAY
 
     def of(self, rows: Sequence[FloatArray]) -> FloatArray:
-        """Return the mean (D,) of rows (D,); one row is its own mean, as it is."""
+        """Return the mean (D,) of rows (D,); a single row is returned as it is."""
         if len(rows) == 1:
             return rows[0]
         return self._mean(rows).astype(np.float32)
@@ -96,12 +96,12 @@ class Mean:
         return (near + self.step * (near - far)).astype(np.float32)
 
     def _mean(self, rows: Sequence[FloatArray]) -> NDArray[np.float64]:
-        alike = self.books.alike(np.stack(rows), norm=self.norm)
-        return np.asarray(alike.mean(axis=0, dtype=np.float64))
+        normalised = self.books.normalised(np.stack(rows), norm=self.norm)
+        return np.asarray(normalised.mean(axis=0, dtype=np.float64))
 
 
 def boxes_for(box: Boxes, count: int) -> list[Box | None]:
-    """Return one box, or None for all of it, for each of `count` photos."""
+    """Return a box for each of `count` photos, None for the whole photo."""
     if box is None:
         return [None] * count
     numbers = len(box) == 4 and all(isinstance(edge, int | float) for edge in box)
@@ -117,7 +117,7 @@ def boxes_for(box: Boxes, count: int) -> list[Box | None]:
 
 
 def embed_photos(view: GalleryView, query: Any, box: Boxes = None) -> FloatArray:
-    """Embed what a person asks with: (n, D). Nothing, a photo or several, or embeddings."""
+    """Embed a query, (n, D): None, a photo, several photos, or embeddings."""
     if isinstance(query, np.ndarray):
         if box is not None:
             raise ConfigError("A box needs the photo that it is drawn on, not an embedding.")

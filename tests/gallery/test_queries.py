@@ -13,7 +13,7 @@ from phpq.codes import Codebooks, FloatArray, normalise_sub_vectors
 from phpq.data.boxes import cut_out
 from phpq.errors import ConfigError, ShapeError, UnknownNameError
 from phpq.gallery import Gallery, GalleryStore
-from phpq.gallery.asking import AWAY, Mean, boxes_for, put_together
+from phpq.gallery.queries import AWAY, QueryMean, boxes_for, compose_query
 from phpq.gallery.view import Page
 from served_galleries import ids, shared_gallery
 from sure_galleries import question, sure_store
@@ -48,14 +48,14 @@ def test_a_mean_gives_every_row_the_same_weight() -> None:
             by_hand[5 * book : 5 * book + 5] += part / np.linalg.norm(part) / 3
     longer = [some[0] * 100, some[1], some[2] * 0.01]
     for given in (some, longer):
-        assert Mean(books, "unit").of(given) == pytest.approx(by_hand, abs=1e-6)
-    assert Mean(books, "raw").of(some) == pytest.approx(np.mean(some, axis=0), abs=1e-6)
-    assert Mean(books, "unit").of(some[:1]) is some[0]
+        assert QueryMean(books, "unit").of(given) == pytest.approx(by_hand, abs=1e-6)
+    assert QueryMean(books, "raw").of(some) == pytest.approx(np.mean(some, axis=0), abs=1e-6)
+    assert QueryMean(books, "unit").of(some[:1]) is some[0]
 
 
 def test_scores_are_means_of_scores_up_to_the_length_of_the_mean() -> None:
     books, some = unit_books(), rows(3)
-    mean = Mean(books, "unit").of(some)
+    mean = QueryMean(books, "unit").of(some)
     tables = books.lookup_tables(np.stack(some))
     together = books.lookup_tables(mean[None], norm="raw")[0]
     assert together == pytest.approx(tables.mean(axis=0), abs=1e-6)
@@ -64,16 +64,16 @@ def test_scores_are_means_of_scores_up_to_the_length_of_the_mean() -> None:
 def test_a_query_goes_away_from_what_it_is_not_like() -> None:
     books, like, unlike = unit_books(), rows(2), rows(2, seed=7)
     near, far = (normalise_sub_vectors(np.stack(each), 3).mean(axis=0) for each in (like, unlike))
-    found = Mean(books, "unit").away(like, unlike)
+    found = QueryMean(books, "unit").away(like, unlike)
     assert found == pytest.approx(near + AWAY * (near - far), abs=1e-6)
 
 
 def test_means_in_a_space_that_a_gallery_projects(sure: GalleryStore) -> None:
     books = sure.own_codebooks()
     some = [question("red light")[0], question("blue dark")[0], question("green dark")[0]]
-    alike = books.alike(np.stack(some))
+    alike = books.normalised(np.stack(some))
     assert books.vectors(alike) == pytest.approx(books.vectors(np.stack(some)), abs=1e-4)
-    mean = Mean(books, "unit").of(some)
+    mean = QueryMean(books, "unit").of(some)
     by_hand = books.vectors(np.stack(some)).mean(axis=0)
     by_hand /= np.linalg.norm(by_hand)
     assert books.vectors(mean[None])[0] == pytest.approx(by_hand, abs=1e-4)
@@ -84,12 +84,12 @@ def test_several_photos_of_a_kind_have_a_probability_and_examples_have_none(
 ) -> None:
     view = view_of(sure)
     photos = np.concatenate([question("red light", seed) for seed in (3, 4, 5)])
-    asked = put_together(view, photos)
+    asked = compose_query(view, photos)
     found = view.search(asked.query, Page(top_k=3), leave_out=asked.leave_out)
     assert found.sure is not None
     assert found.kinds is not None
     assert found.kinds[0][0] == "red light"
-    led = put_together(view, photos, less=[found[0].id])
+    led = compose_query(view, photos, less=[found[0].id])
     assert np.array_equal(led.photos, asked.query)  # its code is that of the photos
     found = view.search(led.query, Page(top_k=3), leave_out=led.leave_out)
     assert (found.sure, found.known) == (None, None)

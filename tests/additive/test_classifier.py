@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from phpq.additive import CodeKinds, code_kinds, code_prototypes, count_words
+from phpq.additive import CodeClassifier, code_prototypes, count_codewords
 from phpq.codes import CodeArray, Codebooks, FloatArray, IntArray, QueryNorm
 
 BOOKS, SIZE, WIDTH, CLASSES, ROWS = 3, 4, 2, 5, 60
@@ -56,15 +56,15 @@ def plain_scores(
 def test_scores_are_those_of_loops(norm: QueryNorm) -> None:
     codes, classes = gallery()
     queries = np.random.default_rng(2).normal(size=(4, BOOKS * WIDTH)).astype(np.float32)
-    kinds = code_kinds(codebooks(), codes, classes, NAMES, norm=norm)
+    kinds = CodeClassifier.from_codes(codebooks(), codes, classes, NAMES, norm=norm)
     expected = plain_scores(codes, classes, queries, norm)
-    assert kinds.kinds(queries) == pytest.approx(np.array(expected), abs=1e-5)
+    assert kinds.class_scores(queries) == pytest.approx(np.array(expected), abs=1e-5)
     assert kinds.class_names == NAMES
 
 
 def test_words_are_counted() -> None:
     codes, classes = gallery()
-    counted = count_words(codes, classes, SIZE)
+    counted = count_codewords(codes, classes, SIZE)
     for book, (keys, images) in enumerate(counted):
         found = dict(zip(keys.tolist(), images.tolist(), strict=True))
         for number in range(CLASSES):
@@ -75,17 +75,17 @@ def test_words_are_counted() -> None:
 
 def test_parts_add_up_to_the_same_bits() -> None:
     books, (codes, classes) = codebooks(), gallery()
-    whole = code_kinds(books, codes, classes, NAMES).prototypes
+    whole = CodeClassifier.from_codes(books, codes, classes, NAMES).prototypes
     parts = []
     for start, end in ((0, 7), (7, 8), (8, ROWS)):
         there = np.unique(classes[start:end][classes[start:end] >= 0])
         own = np.where(classes[start:end] < 0, -1, np.searchsorted(there, classes[start:end]))
-        parts.append((there, count_words(codes[start:end], own, SIZE)))
+        parts.append((there, count_codewords(codes[start:end], own, SIZE)))
     assert np.array_equal(code_prototypes(books, parts, CLASSES), whole)
 
 
 def test_no_images_are_no_kinds() -> None:
     nothing = np.empty((0, BOOKS), np.uint8)
-    kinds = code_kinds(codebooks(), nothing, np.empty(0, np.int64), ())
-    assert isinstance(kinds, CodeKinds)
-    assert kinds.kinds(np.ones((2, BOOKS * WIDTH), np.float32)).shape == (2, 0)
+    kinds = CodeClassifier.from_codes(codebooks(), nothing, np.empty(0, np.int64), ())
+    assert isinstance(kinds, CodeClassifier)
+    assert kinds.class_scores(np.ones((2, BOOKS * WIDTH), np.float32)).shape == (2, 0)

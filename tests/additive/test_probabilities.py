@@ -8,40 +8,39 @@ import math
 import numpy as np
 import pytest
 
-from phpq.additive.chances import (
-    ACCEPTED,
+from phpq.additive.probabilities import (
+    ERROR_RATES,
     NEVER,
     Calibration,
-    Chances,
-    cut_off_at,
+    ProbabilityModel,
+    ancestors,
+    find_cut_off,
     fit_logistic,
-    levels,
-    likeliest_factor,
-    lineage,
-    looks,
+    fit_sharpness,
+    open_set_features,
+    parent_levels,
     renamed_parents,
     sigmoid,
-    told_shares,
 )
 
 PARENTS = {"a": "A", "b": "A", "c": "C", "A": "top", "C": "top"}
 
 
-def some_chances(**changes: object) -> Chances:
+def some_model(**changes: object) -> ProbabilityModel:
     values: dict[str, object] = {
         "weights": (-1.0, 2.0, 3.0, 0.5),
-        "kin": ((-2.0, 1.5),),
-        "cut_offs": (tuple(0.9 - each for each in ACCEPTED), tuple(0.8 for _ in ACCEPTED)),
-        "named": tuple(ACCEPTED),
-        "answered": tuple(2 * each for each in ACCEPTED),
+        "parent_weights": ((-2.0, 1.5),),
+        "cut_offs": (tuple(0.9 - each for each in ERROR_RATES), tuple(0.8 for _ in ERROR_RATES)),
+        "named": tuple(ERROR_RATES),
+        "answered": tuple(2 * each for each in ERROR_RATES),
         "images": 100,
     }
-    return Chances(**{**values, **changes})  # type: ignore[arg-type]
+    return ProbabilityModel(**{**values, **changes})  # type: ignore[arg-type]
 
 
 def test_what_known_depends_on_by_plain_loops() -> None:
     scores = np.array([[0.4, 0.1, -0.2], [0.3, -np.inf, 0.35]], np.float32)
-    known = some_chances().known(scores, 8.0)
+    known = some_model().known(scores, 8.0)
     for row, found in zip(scores.tolist(), known, strict=True):
         there = [each for each in row if math.isfinite(each)]
         best, mean = max(there), sum(there) / len(there)
@@ -51,38 +50,40 @@ def test_what_known_depends_on_by_plain_loops() -> None:
 
 
 def test_one_class_alone_and_many_alike_stay_finite() -> None:
-    assert np.isfinite(looks(np.array([[0.5]], np.float32), 64.0)).all()
-    assert np.isfinite(looks(np.full((1, 5000), 0.5, np.float32), 64.0)).all()
+    assert np.isfinite(open_set_features(np.array([[0.5]], np.float32), 64.0)).all()
+    assert np.isfinite(open_set_features(np.full((1, 5000), 0.5, np.float32), 64.0)).all()
 
 
 def test_a_parent_is_as_likely_as_its_classes_and_their_absent_kin() -> None:
-    chances, known, share = some_chances(), np.array([0.7, 0.2]), np.array([0.9, 0.4])
+    model, known, share = some_model(), np.array([0.7, 0.2]), np.array([0.9, 0.4])
     kin = [1 / (1 + math.exp(2 - 1.5 * math.log((q + 1e-4) / (1.0001 - q)))) for q in share]
     expected = [k * q + (1 - k) * r for k, q, r in zip(known, share, kin, strict=True)]
-    assert chances.parent(1, known, share) == pytest.approx(expected)
-    assert chances.parent(2, known, share) == pytest.approx(known * share)  # not fitted
+    assert model.parent(1, known, share) == pytest.approx(expected)
+    assert model.parent(2, known, share) == pytest.approx(known * share)  # not fitted
 
 
 def test_the_cut_off_is_that_of_the_share_below() -> None:
-    chances = some_chances()
-    assert chances.cut_off(0, 0.05) == 0.9 - 0.05
-    assert chances.cut_off(0, 0.0599) == 0.9 - 0.05
-    assert chances.cut_off(1, 0.05) == 0.8
-    assert chances.cut_off(2, 0.05) == chances.cut_off(0, 0.05)  # none of its own
-    assert chances.cut_off(0, 0.0) == NEVER
-    assert chances.cut_off(0, 1.0) == 0.0  # all may be wrong: everything gets a name
-    assert chances.shares(0.05) == (0.05, 0.1)
-    assert chances.shares(0.0) == (0.0, 0.0)
+    model = some_model()
+    assert model.cut_off(0, 0.05) == 0.9 - 0.05
+    assert model.cut_off(0, 0.0599) == 0.9 - 0.05
+    assert model.cut_off(1, 0.05) == 0.8
+    assert model.cut_off(2, 0.05) == model.cut_off(0, 0.05)  # none of its own
+    assert model.cut_off(0, 0.0) == NEVER
+    assert model.cut_off(0, 1.0) == 0.0  # all may be wrong: everything gets a name
+    assert (model.summary(0.05)["named"], model.summary(0.05)["answered"]) == (0.05, 0.1)
+    assert (model.summary(0.0)["named"], model.summary(0.0)["answered"]) == (0.0, 0.0)
 
 
 def test_facts_are_plain_and_come_back() -> None:
-    chances = some_chances(held_out=True)
-    facts = json.loads(json.dumps(chances.to_facts()))
-    assert Chances.from_facts(facts) == chances
+    model = some_model(held_out=True)
+    facts = json.loads(json.dumps(model.to_facts()))
+    assert ProbabilityModel.from_facts(facts) == model
+    # Names and order of the file format: files are named by their hash.
+    assert " ".join(facts) == "weights kin cut_offs named answered images held_out"
     with pytest.raises(ValueError, match="do not fit together"):
-        Chances.from_facts(facts | {"weights": [1.0]})
+        ProbabilityModel.from_facts(facts | {"weights": [1.0]})
     with pytest.raises(ValueError, match="do not fit together"):
-        Chances.from_facts(facts | {"named": [0.5]})
+        ProbabilityModel.from_facts(facts | {"named": [0.5]})
 
 
 def test_a_logistic_function_is_found_again() -> None:
@@ -99,59 +100,60 @@ def test_a_logistic_function_of_separable_values_is_finite() -> None:
     assert np.isfinite(fit_logistic(0 * values, right, np.ones(100))).all()
 
 
-@pytest.mark.parametrize("accepted", [0.0, 0.05, 0.3, 1.0])
-def test_cut_offs_by_plain_loops(accepted: float) -> None:
+@pytest.mark.parametrize("rate", [0.0, 0.05, 0.3, 1.0])
+def test_cut_offs_by_plain_loops(rate: float) -> None:
     generator = np.random.default_rng(1)
-    chances = generator.integers(0, 30, size=200) / 30  # many are equal
-    right, weights = generator.random(200) < chances, generator.random(200)
+    model = generator.integers(0, 30, size=200) / 30  # many are equal
+    right, weights = generator.random(200) < model, generator.random(200)
     good = [NEVER]
-    for cut in sorted(set(chances.tolist())):
-        wrong = sum(
-            w for c, r, w in zip(chances, right, weights, strict=True) if c >= cut and not r
-        )
-        given = sum(w for c, w in zip(chances, weights, strict=True) if c >= cut)
-        if wrong <= accepted * given:
+    for cut in sorted(set(model.tolist())):
+        wrong = sum(w for c, r, w in zip(model, right, weights, strict=True) if c >= cut and not r)
+        given = sum(w for c, w in zip(model, weights, strict=True) if c >= cut)
+        if wrong <= rate * given:
             good.append(cut)
-    assert cut_off_at(chances, right, weights, accepted) == min(good)
+    assert find_cut_off(model, right, weights, rate) == min(good)
 
 
 def test_no_answers_have_no_cut_off() -> None:
     nothing = np.empty(0)
-    assert cut_off_at(nothing, np.empty(0, np.bool_), nothing, 0.1) == NEVER
+    assert find_cut_off(nothing, np.empty(0, np.bool_), nothing, 0.1) == NEVER
 
 
 def test_levels_of_parents() -> None:
-    assert lineage("a", PARENTS) == ["A", "top"]
-    assert lineage("x", {"x": "y", "y": "x"}) == ["y", "x"]  # a circle ends
-    first, second = levels(("a", "c", "d"), PARENTS)
+    assert ancestors("a", PARENTS) == ["A", "top"]
+    assert ancestors("x", {"x": "y", "y": "x"}) == ["y", "x"]  # a circle ends
+    first, second = parent_levels(("a", "c", "d"), PARENTS)
     assert (first.names, first.numbers.tolist()) == (("A", "C", "d"), [0, 1, 2])
     assert (second.names, second.numbers.tolist()) == (("d", "top"), [1, 1, 0])
-    assert (first.real.tolist(), second.real.tolist()) == ([True, True, False], [False, True])
-    assert levels(("a", "b"), {}) == ()
-    assert levels((), PARENTS) == ()
+    assert (first.is_parent.tolist(), second.is_parent.tolist()) == (
+        [True, True, False],
+        [False, True],
+    )
+    assert parent_levels(("a", "b"), {}) == ()
+    assert parent_levels((), PARENTS) == ()
 
 
 def test_the_likeliest_parent_by_plain_loops() -> None:
-    (first, *_), names = levels(("a", "b", "c", "d"), PARENTS), "abcd"
+    (first, *_), names = parent_levels(("a", "b", "c", "d"), PARENTS), "abcd"
     shares = np.random.default_rng(2).dirichlet(np.ones(4), size=50)
     for passing in (None, np.array([2, 3])):
-        best, numbers = first.likeliest(shares, passing)
+        best, numbers = first.best_parent(shares, passing)
         for row, share, number in zip(shares, best, numbers, strict=True):
             sums = {"A": row[0] + row[1], "C": row[2]}  # d belongs to nothing
             if passing is not None:
                 del sums["A"]
             winner = max(sums, key=sums.__getitem__)
             assert (first.names[number], share) == (winner, pytest.approx(sums[winner]))
-    best, numbers = first.likeliest(shares, np.array([names.index("d")]))
+    best, numbers = first.best_parent(shares, np.array([names.index("d")]))
     assert (set(best), set(numbers)) == ({0.0}, {-1})
 
 
 def test_what_is_kept_of_it_comes_back() -> None:
-    for said in (
-        Calibration(sharpness=3.5, chances=some_chances(), parents=PARENTS),
+    for calibration in (
+        Calibration(sharpness=3.5, probabilities=some_model(), parents=PARENTS),
         Calibration(parents={"a": "A"}),
     ):
-        assert Calibration.from_facts(json.loads(json.dumps(said.to_facts()))) == said
+        assert Calibration.from_facts(json.loads(json.dumps(calibration.to_facts()))) == calibration
 
 
 @pytest.mark.parametrize(
@@ -165,7 +167,7 @@ def test_what_is_kept_of_it_comes_back() -> None:
     ],
 )
 def test_what_nobody_wrote_is_refused(changes: dict[str, object]) -> None:
-    facts = Calibration(chances=some_chances()).to_facts() | changes
+    facts = Calibration(probabilities=some_model()).to_facts() | changes
     with pytest.raises((ValueError, KeyError, TypeError)):
         Calibration.from_facts(facts)
 
@@ -176,11 +178,15 @@ def test_parents_follow_names() -> None:
 
 
 def test_chances_without_parents_say_of_classes_what_they_said() -> None:
-    chances = some_chances()
-    bare = chances.of_classes()
-    assert (bare.kin, bare.cut_offs, bare.answered) == ((), chances.cut_offs[:1], chances.named)
-    told = told_shares(bare, 0.05)
-    assert (told["images"], told["named"]) == (100, told["answered"])
+    model = some_model()
+    bare = model.without_parents()
+    assert (bare.parent_weights, bare.cut_offs, bare.answered) == (
+        (),
+        model.cut_offs[:1],
+        model.named,
+    )
+    summary = bare.summary(0.05)
+    assert (summary["images"], summary["named"]) == (100, summary["answered"])
 
 
 def test_the_likeliest_factor_is_that_of_a_plain_loop() -> None:
@@ -197,5 +203,5 @@ def test_the_likeliest_factor_is_that_of_a_plain_loop() -> None:
         return total
 
     best = max(factors.tolist(), key=likelihood)
-    assert likeliest_factor(scores, classes, factors) == best
+    assert fit_sharpness(scores, classes, factors) == best
     assert factors[0] < best < factors[-1]
