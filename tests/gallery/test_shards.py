@@ -18,11 +18,11 @@ from phpq.gallery import Gallery, GalleryStore
 from phpq.gallery._part import batches, find_part
 from phpq.gallery.shards import (
     LocalShards,
-    Names,
     Ranked,
     Request,
     Search,
     Shard,
+    TextIndex,
     merge_ranked,
     part_labels,
 )
@@ -240,7 +240,7 @@ def test_facts_are_counted(shard: Shard) -> None:
 def test_few_filters_are_kept(shard: Shard) -> None:
     for year in range(30):
         shard.search(Search(tables(), 1, where=f"year = {year}"))
-    assert len(shard._masks._kept) == 16
+    assert len(shard._masks._cache) == 16
     with pytest.raises(ConfigError, match="colour"):
         shard.search(Search(tables(), 1, where="colour = 'red'"))
 
@@ -269,7 +269,7 @@ def test_rows_are_found_by_text(tmp_path: Path, parts: int) -> None:
     ]
     for number in range(parts):
         part = find_part(store, number, parts)
-        names = Names(part, "id")
+        names = TextIndex(part, "id")
         own = expected[part.first : part.first + len(part.rows)]
         for place, record in enumerate(own):
             assert place in names.candidates(record["id"]).tolist()
@@ -282,7 +282,7 @@ def test_rows_are_found_by_text(tmp_path: Path, parts: int) -> None:
 
 def test_no_rows_have_no_names(tmp_path: Path) -> None:
     part = find_part(make_store(tmp_path / "g"))
-    assert not len(Names(part, "id").candidates("a"))
+    assert not len(TextIndex(part, "id").candidates("a"))
     labels, label_of = part_labels(part)
     assert labels == ()
     assert np.array_equal(label_of, np.empty(0, np.int32))

@@ -1,7 +1,6 @@
 """The rows of one version in order of insertion: a store in, codes, texts and tables out.
 
-Rows are cut into ranges of that order, so that whoever searches the parts can put the answers
-together. Only the files that hold a part are read for it.
+A part is a range of that order. Only the files that hold its rows are read for it.
 """
 
 from __future__ import annotations
@@ -25,18 +24,17 @@ _TABLE_ROWS = 8192  # rows of one table of `batches`
 
 @dataclass(frozen=True, slots=True, eq=False)
 class StoredPart:
-    """Some rows of a version, neighbours in the order of insertion."""
+    """A range of rows of a version, in the order of insertion."""
 
     store: GalleryStore
-    first: int  # the place of the first of them in the order of insertion
+    first: int  # place of the first row
     total: int  # rows of the whole version
-    rows: IntArray  # (n,) int64, ascending: the numbers that name them in the store
-    offsets: IntArray | None  # (n,) int64 in a scan of the store; None: `first` and following ones
-    # Of the dataset, those that hold them; empty where the rows are copied: all may.
-    fragments: tuple[Any, ...]
+    rows: IntArray  # (n,) int64, ascending: their row numbers
+    offsets: IntArray | None  # (n,) int64 in a scan of the store; None: from `first` on
+    fragments: tuple[Any, ...]  # of the dataset, that hold the rows; empty if read from the copy
 
     def codes(self) -> CodeArray:
-        """Read the codes (n, M) uint8; a `FormatError` if one is missing or is not as written."""
+        """Read the codes (n, M) uint8; a `FormatError` if one is missing or damaged."""
         codes = np.empty((len(self.rows), self.store.manifest.num_codebooks), np.uint8)
         seen = 0
         with damage_named(self.store.folder):
@@ -48,12 +46,12 @@ class StoredPart:
         return codes
 
     def texts(self, column: str) -> Iterator[tuple[IntArray, list[str | None]]]:
-        """Yield positions in the part, (b,) int64, and what a text column holds there."""
+        """Yield positions in the part, (b,) int64, and their texts in a column."""
         for places, table in self._scan(["row", column]):
             yield places, table.column(column).to_pylist()
 
     def positions_of(self, column: str, text: str) -> IntArray:
-        """Return the positions in the part, ascending, where a text column holds `text`."""
+        """Return the positions in the part, ascending, that have `text` in a column."""
         import pyarrow.compute as pc
 
         found = [np.empty(0, np.int64)]
@@ -63,7 +61,7 @@ class StoredPart:
 
     def mask_where(self, where: str) -> NDArray[np.bool_]:
         """Return (n,) bool: the rows for which an expression is true."""
-        # Where there are none, whether the expression can be used is still to be said.
+        # One fragment even without rows: an invalid expression must raise.
         fragments = self.fragments
         if not fragments:
             fragments = self.store.dataset.get_fragments()[: None if len(self.rows) else 1]
@@ -93,12 +91,12 @@ class StoredPart:
 
 
 def part_bounds(total: int, parts: int) -> IntArray:
-    """Return (parts + 1,) int64: part p holds the places from entry p up to entry p + 1."""
+    """Return (parts + 1,) int64: part p holds the places from bound p up to bound p + 1."""
     return np.arange(parts + 1, dtype=np.int64) * total // parts
 
 
 def find_part(store: GalleryStore, number: int = 0, parts: int = 1) -> StoredPart:
-    """Find the rows of one of `parts` parts, from 0, whose sizes differ by one row at most."""
+    """Find the rows of part `number` of `parts`, whose sizes differ by one row at most."""
     with damage_named(store.folder):
         total = len(store)
         first, last = part_bounds(total, parts)[number : number + 2].tolist()
@@ -123,10 +121,10 @@ def batches(store: GalleryStore, *, without: tuple[str, ...] = ("row", "check"))
 
 
 def _rows(store: GalleryStore, first: int, last: int) -> tuple[IntArray, IntArray | None]:
-    """Return the row numbers of a range of places, ascending, and where a scan meets them.
+    """Return the row numbers of a range of places, ascending, and their offsets in a scan.
 
-    The second is None where a scan meets all rows in the order of insertion; then memory stays
-    that of the range. Replaced images, and some compactions, leave another order.
+    Offsets are None if a scan yields all rows in the order of insertion; memory is then that of the
+    range. Replaced images and some compactions change the order.
     """
     kept, place, before = [np.empty(0, np.int64)], 0, -1
     for batch in store.scan(["row"], rows=_SCAN_ROWS):

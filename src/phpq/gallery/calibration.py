@@ -97,7 +97,7 @@ def set_parents(store: GalleryStore, parents: Mapping[str, str] | Sequence[str])
         if not isinstance(parents, Mapping):
             parents = column_parents(store, parents)
         if not store.manifest.owns_codebooks:
-            check_parents(parents, set(_label_counts(store)))
+            check_parents(parents, set(store.label_counts()))
             old = read_calibration(store.folder, store.manifest)
             fitted = old.probabilities and old.probabilities.without_parents()
             new = replace(old, probabilities=fitted, parents=dict(parents))
@@ -191,7 +191,7 @@ def describe(store: GalleryStore, wrong_at_most: float = WRONG_AT_MOST) -> dict[
         fitted, parents, why_not = books.probabilities, books.parents, f"{_NEEDED}, are needed"
         by = "photos" if fitted is not None and fitted.held_out else "gallery"
     else:
-        found = find_calibration(store, lambda: _label_counts(store))
+        found = find_calibration(store, store.label_counts)
         fitted, parents = found.calibration.probabilities, found.calibration.parents
         by, why_not = found.by or "", found.why_not
     content: dict[str, Any] = {
@@ -211,12 +211,6 @@ def _commit_codebooks(store: GalleryStore, books: AdditiveCodebooks) -> None:
 def _commit_calibration(store: GalleryStore, new: Calibration) -> None:
     name = "" if new == Calibration() else write_calibration(store.folder, new)
     store.commit_manifest(replace(store.manifest, chances=name))
-
-
-def _label_counts(store: GalleryStore) -> dict[str, int]:
-    with damage_named(store.folder):
-        column = store.dataset.to_table(columns=["label"])["label"].drop_null()
-    return {each["values"]: each["counts"] for each in column.value_counts().to_pylist()}
 
 
 def _code_classifier(store: GalleryStore, books: Codebooks) -> CodeClassifier:

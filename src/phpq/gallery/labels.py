@@ -1,7 +1,7 @@
 """Change the labels of a gallery without its images: a store in, one commit out.
 
-Where the gallery owns its codebooks the codes follow: a class keeps its codes under another name,
-and rows that come into another class are encoded again, from kept embeddings or from their codes.
+Where the gallery owns its codebooks, a renamed class keeps its codes, and rows that move to another
+class are encoded again, from kept embeddings or from their codes.
 """
 
 from __future__ import annotations
@@ -24,16 +24,15 @@ from phpq.gallery.store import GalleryStore
 
 
 def rename_labels(store: GalleryStore, names: Mapping[str, str]) -> int:
-    """Rename labels, as in {old: new}; one that gets a name that is there is merged with it.
+    """Rename labels, as in {old: new}; an existing new name merges the two.
 
-    Returns how many images have another label now; an `UnknownNameError` for one that none has.
+    Returns how many images have another label now; an `UnknownNameError` for an unknown label.
     """
     wanted = {old: new for old, new in names.items() if old != new}
     if not all(wanted.values()):
         raise ConfigError("A label must not be empty. Give it a name.")
     with store.changing():
-        column = store.dataset.to_table(columns=["label"])["label"]
-        counts = {each["values"]: each["counts"] for each in column.value_counts().to_pylist()}
+        counts = store.label_counts()
         for old in wanted:
             if old not in counts:
                 raise UnknownNameError(
@@ -47,9 +46,9 @@ def rename_labels(store: GalleryStore, names: Mapping[str, str]) -> int:
 
 
 def relabel(store: GalleryStore, ids: Sequence[str], label: str | None) -> int:
-    """Give images another label, None takes theirs away; returns how many had another.
+    """Give images another label, or None; returns how many had another.
 
-    An `UnknownNameError` for an id that is not there; then nothing is changed.
+    An `UnknownNameError` for an unknown id; then nothing is changed.
     """
     if label == "":
         raise ConfigError("A label must not be empty. Give it a name, or None for no label.")
@@ -61,17 +60,17 @@ def relabel(store: GalleryStore, ids: Sequence[str], label: str | None) -> int:
         changed = [record for record in found.values() if record.label != label]
         if not changed:
             return 0
-        had = {record.id: record.label for record in changed}
+        old_labels = {record.id: record.label for record in changed}
         records = [replace(record, label=label) for record in changed]
         if store.manifest.owns_codebooks:
-            records = code_records(store, records, store, relabelled=had)
+            records = code_records(store, records, store, relabelled=old_labels)
         rows = store.numbers_of([record.id for record in records])
         store.write_rows(records, rows, replacing=True)
     return len(records)
 
 
 def _rename(store: GalleryStore, names: Mapping[str, str]) -> None:
-    """Rename classes and rows in one commit; rows of merged classes get other codes."""
+    """Rename classes and rows in one commit; rows of merged classes are encoded again."""
     manifest = store.manifest
     old = new = None
     moved: set[str] = set()
@@ -117,7 +116,7 @@ def _recoded(
 
 
 def _code_of(books: AdditiveCodebooks, name: str) -> tuple[int, ...] | None:
-    """Return the code of a class, None for one that the codebooks do not know."""
+    """Return the code of a class, None for an unknown one."""
     if name not in books.class_names:
         return None
     return tuple(books.class_codes[books.class_names.index(name)].tolist())

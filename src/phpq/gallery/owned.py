@@ -204,8 +204,7 @@ def _small_classes(store: GalleryStore, labels: Sequence[str | None]) -> list[Re
     A few images added one by one must give the same quality as if they were added together.
     """
     added = Counter(name for name in labels if name is not None)
-    column = store.dataset.to_table(columns=["label"])["label"]
-    held = {each["values"]: each["counts"] for each in column.value_counts().to_pylist()}
+    held = store.label_counts()
     small = [
         name
         for name, count in added.items()

@@ -1,7 +1,7 @@
 """The rows of a gallery: records in, an Arrow table of the stored columns out, and back.
 
-Stored columns: `row` (order of insertion), `id`, `uri`, `label`, `sha256`, `code`, `check` (a sum
-over row and code that finds damage), `embedding` where kept, and free metadata columns.
+Stored columns: `row` (order of insertion), `id`, `uri`, `label`, `sha256`, `code`, `check` (a
+checksum of row and code), `embedding` where kept, and free metadata columns.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ def base_schema(manifest: Manifest) -> Any:
 
 
 def column_name(name: str) -> str:
-    """Return a metadata name as the gallery spells it: lower case, `_` for what SQL would quote."""
+    """Return the column of a metadata name: lower case, `_` for characters that SQL would quote."""
     cleaned = re.sub(r"\W+", "_", name.strip()).strip("_").lower()
     if not cleaned or cleaned in RESERVED or cleaned.startswith("_"):
         raise DataError(
@@ -65,7 +65,7 @@ def column_name(name: str) -> str:
 
 
 def checked_codes(table: Any, num_codebooks: int) -> tuple[IntArray, CodeArray]:
-    """Return numbers (n,) int64 and codes (n, M) uint8; a `ValueError` for damaged ones."""
+    """Return row numbers (n,) int64 and codes (n, M) uint8; a `ValueError` if damaged."""
     if any(table.column(name).null_count for name in ("row", "code", "check")):
         raise ValueError("codes are missing")
     rows: IntArray = numbers(table.column("row"))
@@ -76,8 +76,8 @@ def checked_codes(table: Any, num_codebooks: int) -> tuple[IntArray, CodeArray]:
 
 
 def row_checks(rows: IntArray, codes: CodeArray) -> NDArray[np.uint32]:
-    """Sum up each row (N,) and its code (N, M), so that a changed byte shows: (N,) uint32."""
-    # Odd multipliers: no change of a single byte leaves the sum as it was.
+    """Return the checksums (N,) uint32 of row numbers (N,) and codes (N, M)."""
+    # Odd multipliers: every change of a single byte changes the sum.
     factors = np.random.default_rng(20).integers(1 << 32, size=codes.shape[1], dtype=np.uint32) | 1
     sums = (codes.astype(np.uint32) * factors).sum(axis=1, dtype=np.uint32)
     return np.asarray(sums ^ (rows * 2654435761 & 0xFFFFFFFF).astype(np.uint32))
@@ -118,6 +118,12 @@ def code_matrix(column: Any, num_codebooks: int) -> CodeArray:
     flat = [chunk.flatten() for chunk in column.chunks]
     codes = numbers(pa.chunked_array(flat, pa.uint8())).reshape(-1, num_codebooks)
     return codes.astype(np.uint8, copy=False)
+
+
+def embedding_matrix(column: Any) -> NDArray[np.float16]:
+    """Turn an `embedding` column without nulls into (N, D)."""
+    flat: NDArray[np.float16] = column.combine_chunks().flatten().to_numpy(zero_copy_only=False)
+    return flat.reshape(-1, column.type.list_size)
 
 
 def numbers(column: Any) -> NDArray[Any]:

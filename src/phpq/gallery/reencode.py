@@ -24,8 +24,8 @@ from phpq.codes import CodeArray, FloatArray, IntArray
 from phpq.errors import ConfigError, DataError, FormatError
 from phpq.files import write_json
 from phpq.gallery._embedded import Embedded, Kept
-from phpq.gallery._kept import keep_version
 from phpq.gallery._part import batches, find_part
+from phpq.gallery._rows import keep_version
 from phpq.gallery.folder import (
     EMBEDDING_LOCK,
     MANIFEST,

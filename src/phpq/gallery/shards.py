@@ -1,7 +1,7 @@
-"""Shards of a gallery: each searches a range of its rows, and whoever asks puts answers together.
+"""Shards of a gallery: each searches a range of its rows, and the caller merges the answers.
 
-A shard knows nothing of servers: here are the interface that a view asks, and shards in this
-process. Rows are told apart by their places in the order of insertion.
+Here are the interface that a view uses, and shards in this process; those on other machines are in
+`phpq.serve`. A place is the position of a row in the order of insertion.
 """
 
 from __future__ import annotations
@@ -25,60 +25,58 @@ from phpq.index.engine import FEW_ROWS
 
 T = TypeVar("T")
 BoolArray = NDArray[np.bool_]
-# Told what happens, "retries", "restarts" or "failures", and to which shard.
-ShardEvents = Callable[[str, int], None]
-_MASKS = 16  # filters whose answers are kept, one byte per row each
+ShardEvents = Callable[[str, int], None]  # "retries", "restarts" or "failures", and the shard
+_MASKS = 16  # filters whose masks are cached, one byte per row each
 
 
-class Recent:
-    """Keeps the `most` answers that were asked for last; for any number of threads."""
+class RecentCache:
+    """An LRU cache of `size` results, for any number of threads."""
 
-    def __init__(self, most: int) -> None:
-        self._kept: LRUCache[object, Any] = LRUCache(most)
+    def __init__(self, size: int) -> None:
+        self._cache: LRUCache[object, Any] = LRUCache(size)
         self._lock = threading.Lock()
 
     def get(self, key: object, make: Callable[[], T]) -> T:
-        """Return what `make` made for this key before, or makes now."""
+        """Return the cached result for a key, or that of `make`."""
         with self._lock:
-            if key in self._kept:
-                kept: T = self._kept[key]
-                return kept
+            if key in self._cache:
+                cached: T = self._cache[key]
+                return cached
         made = make()
         with self._lock:
-            self._kept[key] = made
+            self._cache[key] = made
         return made
 
 
 class Request(NamedTuple):
-    """What a shard is asked: the name of one of its methods, and the arguments. It can travel."""
+    """A call of a method of a shard, by name, which can be sent to another process."""
 
     method: str
     arguments: tuple[Any, ...] = ()
 
     def run(self, shard: Shard) -> Any:
-        """Return the answer."""
+        """Call the method."""
         return getattr(shard, self.method)(*self.arguments)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Search:
-    """Which rows are wanted."""
+    """Lookup tables of some queries, a filter, and the number of rows wanted."""
 
-    # (Q, M, K) float32. Made once for all shards: made anew, they might round otherwise.
-    tables: FloatArray
-    wanted: int  # per query
+    tables: FloatArray  # (Q, M, K), the same for all shards: computed again, they might round else
+    wanted: int  # rows per query
     where: str | None = None  # a Lance SQL expression
-    labels: tuple[str, ...] = ()  # only these; all if there are none
+    labels: tuple[str, ...] = ()  # only these; empty: all
     leave_out: tuple[int, ...] = ()  # the places of rows that are not to be found
-    ties: int = 0  # further rows that are wanted, at most, where they tie with the last one
+    ties: int = 0  # further rows, at most, that tie with the last one
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Located:
-    """Some rows."""
+    """Where some rows are."""
 
     places: IntArray  # (n,) int64 in the order of insertion of the whole gallery
-    offsets: IntArray  # (n,) int64, where a scan of the store meets them
+    offsets: IntArray  # (n,) int64 in a scan of the store
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -93,11 +91,11 @@ class Ranked:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ShardFacts:
-    """What is known of a shard without asking for single rows."""
+    """Counts over all rows of a shard."""
 
     label_names: tuple[str, ...]  # distinct ones, sorted
-    label_counts: IntArray  # (labels,) int64, their rows
-    usage: IntArray  # (M, K) int64, the rows of every codeword
+    label_counts: IntArray  # (labels,) int64, rows per label
+    usage: IntArray  # (M, K) int64, rows per codeword
 
 
 class LabelCodewords(NamedTuple):
@@ -108,11 +106,11 @@ class LabelCodewords(NamedTuple):
 
 
 class Shard:
-    """One of the `shards` parts of a gallery, from 0, at the version of a store.
+    """Part `number` of `shards` parts of a gallery, at the version of a store.
 
-    Nothing in it changes, so that any number of threads may ask it. A row costs the index (at most
-    1.5 M + 7 bytes) and its number, 8 bytes; 16 more in a prepared shard. `first` is the place of
-    its first row, `total` the rows of the whole gallery.
+    It never changes, so that any number of threads may use it. A row takes at most 1.5 M + 7 bytes
+    of index and 8 for its number; 16 more in a prepared shard. `first` is the place of its first
+    row, `total` the number of rows of the whole gallery.
     """
 
     def __init__(
@@ -121,16 +119,16 @@ class Shard:
         self._part = find_part(store, number, shards)
         self.first, self.total = self._part.first, self._part.total
         self._index = CodeIndex(codebooks, self._part.codes())
-        self._names: dict[str, Names] = {}
+        self._text_indexes: dict[str, TextIndex] = {}
         self._prepared = False
-        self._masks = Recent(_MASKS)
+        self._masks = RecentCache(_MASKS)
         self._lock = threading.Lock()
 
     def __len__(self) -> int:
         return len(self._part.rows)
 
     def prepare(self) -> None:
-        """Do before the first request what would slow it down, and keep what ids are found by."""
+        """Do now what would slow the first request down, and index ids in memory."""
         self._prepared = True
         self.facts()
         self.candidates("id", "")
@@ -142,15 +140,15 @@ class Shard:
     def search(self, query: Search) -> Ranked:
         """Return the best rows of every query, ties in order of insertion.
 
-        With `ties` there are more columns than wanted; behind the wanted ones only those rows count
-        that tie with the last of these.
+        With `ties` there are more columns than wanted. Of these only the rows are complete that tie
+        with the last wanted one.
         """
         allowed, total = self._allowed(query.where, query.labels)
         left_out = np.unique(np.array(query.leave_out, np.int64) - self.first)
         left_out = left_out[(left_out >= 0) & (left_out < len(self))]
         total -= len(left_out) if allowed is None else int(allowed[left_out].sum())
         rows, scores = self._best(query, query.wanted + len(left_out), allowed)
-        if len(left_out):  # put them behind all others, and cut them or fillers off
+        if len(left_out):  # move them behind all others, and cut as many columns off
             found = np.isin(rows, left_out)
             order = np.argsort(found, axis=1, kind="stable")[:, : -len(left_out)]
             rows = np.take_along_axis(rows, order, axis=1)
@@ -161,7 +159,7 @@ class Shard:
     def _best(
         self, query: Search, wanted: int, allowed: BoolArray | None
     ) -> tuple[IntArray, FloatArray]:
-        """Return rows of the index and scores, at least `wanted` of each query."""
+        """Return rows of the index and scores, at least `wanted` per query."""
         found = self._index.search_tables(
             query.tables, wanted + min(query.ties, 1), allowed=allowed
         )
@@ -207,32 +205,32 @@ class Shard:
         return part_labels(self._part)
 
     def candidates(self, column: str, text: str) -> Located:
-        """Return the rows, ascending, that hold a text in the column "id" or "uri".
+        """Return the rows, ascending, with a text in the column "id" or "uri".
 
-        A few may hold another text of the same hash.
+        A few may have another text of the same hash.
         """
         if not self._prepared:
             return self._located(self._part.positions_of(column, text))
         with self._lock:
-            if column not in self._names:
-                self._names[column] = Names(self._part, column)
-        return self._located(self._names[column].candidates(text))
+            if column not in self._text_indexes:
+                self._text_indexes[column] = TextIndex(self._part, column)
+        return self._located(self._text_indexes[column].candidates(text))
 
     def locate(self, places: IntArray) -> Located:
-        """Say where (n,) places of this shard are in the store."""
+        """Return the offsets in the store of (n,) places of this shard."""
         return self._located(places - self.first)
 
     def word_rows(self, codebook: int, word: int, ranks: IntArray) -> Located:
-        """Return the rows that stand at `ranks` (n,) among those behind a codeword."""
+        """Return the rows at the positions `ranks` (n,) among those with a codeword."""
         rows = np.flatnonzero(self._index.codes()[:, codebook] == word)
         return self._located(rows[ranks].astype(np.int64))
 
     def memory_bytes(self) -> int:
-        """Return the memory of index, names, labels and row numbers; kept filters come on top."""
+        """Return the memory of index, texts, labels and row numbers, without cached filters."""
         offsets = 0 if self._part.offsets is None else self._part.offsets.nbytes
         labels = self._labels[1].nbytes if "_labels" in vars(self) else 0
-        names = sum(names.memory_bytes() for names in self._names.values())
-        return int(self._index.memory_bytes() + self._part.rows.nbytes + offsets + labels + names)
+        texts = sum(index.memory_bytes() for index in self._text_indexes.values())
+        return int(self._index.memory_bytes() + self._part.rows.nbytes + offsets + labels + texts)
 
     def _located(self, rows: IntArray) -> Located:
         """Return places and offsets of rows of the index; -1 stays -1."""
@@ -257,11 +255,11 @@ class Shard:
         return mask, int(np.count_nonzero(mask))
 
 
-class Names:
-    """Finds rows of a part by a text column: 12 bytes per row, whatever the length of the texts."""
+class TextIndex:
+    """Finds rows of a part by a text column, in 12 bytes per row."""
 
     def __init__(self, part: StoredPart, column: str) -> None:
-        # The hash differs from process to process, and nothing of it leaves this one.
+        # Hashes of texts differ from process to process, and never leave this one.
         hashes = np.empty(len(part.rows), np.int64)
         for places, texts in part.texts(column):
             hashes[places] = np.fromiter((hash(text) for text in texts), np.int64, len(texts))
@@ -270,7 +268,7 @@ class Names:
         self._order = order.astype(np.uint32 if len(order) <= 1 << 32 else np.int64)
 
     def candidates(self, text: str) -> IntArray:
-        """Return the positions in the part, ascending, that may hold `text`."""
+        """Return the positions in the part, ascending, that may have `text`."""
         wanted = np.int64(hash(text))
         first, last = (np.searchsorted(self._hashes, wanted, side) for side in ("left", "right"))
         return self._order[first:last].astype(np.int64)
@@ -281,14 +279,14 @@ class Names:
 
 
 def part_labels(part: StoredPart) -> tuple[tuple[str, ...], NDArray[np.int32]]:
-    """Return the distinct labels of a part, sorted, and (n,) int32 their numbers, -1 for none."""
+    """Return the distinct labels of a part, sorted, and the number (n,) of each row's, or -1."""
     numbers: dict[str | None, int] = {None: -1}
     label_of = np.empty(len(part.rows), np.int32)
     for places, texts in part.texts("label"):
         label_of[places] = [numbers.setdefault(text, len(numbers) - 1) for text in texts]
     names = [name for name in numbers if name is not None]
     order = sorted(range(len(names)), key=names.__getitem__)
-    # One more entry, the last, for -1.
+    # The last entry is for -1.
     final = np.full(len(names) + 1, -1, np.int32)
     final[order] = np.arange(len(names), dtype=np.int32)
     return tuple(names[number] for number in order), final[label_of]
@@ -302,13 +300,13 @@ class Parts(Protocol):
         """(shards + 1,) int64: shard s holds the places from entry s up to entry s + 1."""
 
     def ask(self, requests: Mapping[int, Request]) -> dict[int, Any]:
-        """Ask some shards, each its own request; returns the answers by shard.
+        """Send requests to some shards; returns the answers by shard.
 
         A shard on another machine that does not answer in time is a `Refused` with 503.
         """
 
     def memory_bytes(self) -> int:
-        """Return the memory that the shards take in this process."""
+        """Return the memory of the shards in this process."""
 
 
 class Shards(Protocol):
@@ -316,13 +314,13 @@ class Shards(Protocol):
 
     @property
     def remote(self) -> bool:
-        """Whether to ask is to wait for other processes."""
+        """Whether requests wait for other processes."""
 
     def open(self, store: GalleryStore, codebooks: Codebooks) -> Parts:
-        """Return the shards at the version of a store, loaded."""
+        """Load the shards at the version of a store."""
 
     def report_to(self, events: ShardEvents) -> None:
-        """Tell `events` from now on."""
+        """Call `events` from now on."""
 
     def missing(self) -> list[int]:
         """Return the shards that do not answer."""
@@ -336,8 +334,8 @@ class LocalParts:
         self.edges = part_bounds(shards[0].total, len(shards))
 
     def ask(self, requests: Mapping[int, Request]) -> dict[int, Any]:
-        """Ask some shards, each its own request; returns the answers by shard."""
-        return {number: asked.run(self._shards[number]) for number, asked in requests.items()}
+        """Send requests to some shards; returns the answers by shard."""
+        return {number: request.run(self._shards[number]) for number, request in requests.items()}
 
     def memory_bytes(self) -> int:
         """Return the memory of all shards."""
@@ -361,21 +359,19 @@ class LocalShards:
         return LocalParts(shards)
 
     def report_to(self, events: ShardEvents) -> None:
-        """Nothing ever happens to them."""
+        """Do nothing: there are no events."""
 
     def missing(self) -> list[int]:
-        """Return none: they are where the caller is."""
+        """Return none."""
         return []
 
 
 def merge_ranked(parts: Sequence[Ranked], wanted: int) -> Ranked:
-    """Put the best rows of shards together.
+    """Merge the best `wanted` rows of each shard, given in the order of the shards.
 
-    Every row of the answer is among the best of its own shard, so that nothing is lost; and shards
-    are ranges of the order of insertion, so that a stable sort leaves ties in that order. Takes the
-    best `wanted` rows of each shard, in the order of the shards, and returns bit for bit what one
-    index over all rows returns. A shard that was asked for ties, too, gives all that may be needed:
-    its last wanted row is no better than that of all shards.
+    The result is exactly that of one index over all rows: every row of the answer is among the best
+    of its own shard, and a stable sort keeps ties in the order of insertion. Ties are complete too,
+    since the last wanted row of a shard is no better than that of all shards.
     """
     if len(parts) == 1:
         return parts[0]

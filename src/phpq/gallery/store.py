@@ -2,11 +2,11 @@
 
     manifest.json   settings and the model's fingerprint
     images.lance    one row per image; every change is one Lance commit
-    images.arrow    a copy of the newest version, for readers in a hurry (`_copy`)
-    codebooks/      of a gallery that owns them, a file for each fit
+    images.arrow    a copy of the newest version that opens faster (`_copy`)
+    codebooks/      of a gallery that owns them, one file per fit
     writer.lock     held while a change is made
 
-A store is one version of the data until it writes or is refreshed, whatever others write meanwhile.
+A store reads one version until it writes or is refreshed, whatever other processes write.
 """
 
 from __future__ import annotations
@@ -28,8 +28,7 @@ from phpq.codes import Codebooks, IntArray
 from phpq.errors import ConfigError, DataError, FormatError, UnknownNameError
 from phpq.files import remove_temporaries, write_json
 from phpq.gallery._copy import read_copy
-from phpq.gallery._kept import release_all_but
-from phpq.gallery._rows import Rows, open_dataset
+from phpq.gallery._rows import Rows, open_dataset, release_all_but
 from phpq.gallery.folder import (
     IMAGES,
     MANIFEST,
@@ -41,7 +40,14 @@ from phpq.gallery.folder import (
     writing,
 )
 from phpq.gallery.owned import read_codebooks, remove_all_but
-from phpq.gallery.records import INTERNAL, Record, base_schema, code_matrix, to_table
+from phpq.gallery.records import (
+    INTERNAL,
+    Record,
+    base_schema,
+    code_matrix,
+    embedding_matrix,
+    to_table,
+)
 
 METADATA_KEY = b"phpq"
 WriteFragments = Callable[[Any, Any], list[Any]]  # a table and a dataset in, fragments out
@@ -50,8 +56,8 @@ WriteFragments = Callable[[Any, Any], list[Any]]  # a table and a dataset in, fr
 def write_here(table: Any, dataset: Any) -> list[Any]:
     """Write an Arrow table as fragments, with the columns of an open dataset.
 
-    A fragment is seen by nobody before it is committed (`GalleryStore.put`), and one that never is,
-    is removed by `GalleryStore.compact`. So any process may write them, and may die while it does.
+    Fragments are invisible until `GalleryStore.put` commits them; `GalleryStore.compact` removes
+    those that were never committed. So any process may write them, and may die while it does.
     """
     from lance.fragment import write_fragments
 
@@ -73,8 +79,8 @@ class GalleryStore(Rows):
         self.manifest = manifest
         self._books: AdditiveCodebooks | None = None  # those of `manifest.books`, once read
         self.lock_timeout = 60.0  # seconds to wait for another writer
-        self._next_row = 0  # numbers of rows that were deleted are not given again
-        self._numbered = -1  # the version that `_next_row` follows from
+        self._next_row = 0  # numbers of deleted rows are not used again
+        self._numbered = -1  # the version that `_next_row` was computed for
 
     @classmethod
     def create(
@@ -93,7 +99,7 @@ class GalleryStore(Rows):
         folder.parent.mkdir(parents=True, exist_ok=True)
         made = Path(tempfile.mkdtemp(dir=folder.parent, prefix=f".{folder.name}.", suffix=".tmp"))
         try:
-            schema = base_schema(manifest).with_metadata(_about(manifest))
+            schema = base_schema(manifest).with_metadata(_metadata(manifest))
             lance.write_dataset(schema.empty_table(), made / IMAGES, schema=schema)
             write_json(made / MANIFEST, manifest.to_dict())
             if fill is not None:
@@ -106,9 +112,9 @@ class GalleryStore(Rows):
 
     @classmethod
     def open(cls, folder: Path, *, version: int | None = None) -> GalleryStore:
-        """Open the newest or a named version; a `FormatError` if damaged or another model's.
+        """Open the newest or a given version; a `FormatError` if damaged or another model's.
 
-        Of the newest one the checked copy is opened, if there is one, and Lance when it is needed.
+        The newest is read from its checked copy, if there is one; Lance is opened when needed.
         """
         manifest = read_manifest(folder)
         copy = read_copy(folder, version)
@@ -126,7 +132,7 @@ class GalleryStore(Rows):
                 f"that {str(folder)!r} names. Restore the two from one copy, or index the images "
                 f"again. If only manifest.json is wrong: phpq gallery verify --repair {folder}"
             )
-        return cls(folder, _of_version(schema, folder), source)
+        return cls(folder, _manifest_in(schema, folder), source)
 
     @property
     def metadata_columns(self) -> tuple[str, ...]:
@@ -143,29 +149,29 @@ class GalleryStore(Rows):
         self._moved()
 
     def codebooks(self, of_model: Codebooks) -> Codebooks:
-        """Return what the codes of this version were made with: the gallery's own, or the model's.
-
-        A `FormatError` if the file of its own is missing or damaged.
-        """
+        """Return the codebooks of this version's codes: the gallery's own, or the model's."""
         return self.own_codebooks() if self.manifest.owns_codebooks else of_model
 
     def own_codebooks(self) -> AdditiveCodebooks:
-        """Return the codebooks that this version owns; without a fit, ones that tell nothing."""
+        """Return the codebooks that this version owns; a `FormatError` if they are damaged.
+
+        Before the first fit all their scores are zero.
+        """
         if self._books is None:
             self._books = read_codebooks(self.folder, self.manifest)
         return self._books
 
     def _moved(self) -> None:
-        """Follow the dataset to another version."""
-        manifest = _of_version(self.dataset.schema, self.folder)
+        """Read the manifest of the version that the dataset has moved to."""
+        manifest = _manifest_in(self.dataset.schema, self.folder)
         if manifest.books != self.manifest.books or not manifest.books:
             self._books = None
         self.manifest = manifest
 
     def rows_where(self, where: str, *, fragments: Sequence[Any] | None = None) -> IntArray:
-        """Return the rows, ascending, of some fragments for which a Lance SQL expression is true.
+        """Return the numbers, ascending, of rows for which a Lance SQL expression is true.
 
-        A `ConfigError` for one that cannot be used lists the columns.
+        Of some fragments, or all. A `ConfigError` for an invalid expression lists the columns.
         """
         schema = self.dataset.schema
         try:
@@ -190,7 +196,7 @@ class GalleryStore(Rows):
         return {record.id: record for record in self.records(self._matching(ids))}
 
     def numbers_of(self, ids: Sequence[str]) -> IntArray:
-        """Return the row numbers (n,) int64 of images by id, all of which are there."""
+        """Return the row numbers (n,) int64 of images by id; all must exist."""
         table = self._matching(ids, ["id", "row"])
         numbers = dict(zip(table["id"].to_pylist(), table["row"].to_pylist(), strict=True))
         return np.array([numbers[name] for name in ids], np.int64)
@@ -203,7 +209,7 @@ class GalleryStore(Rows):
         )
 
     def take(self, offsets: IntArray, *, embeddings: bool = True) -> list[Record]:
-        """Return the images at (n,) places of a scan, in that order."""
+        """Return the images at (n,) offsets of a scan, in that order."""
         columns = list(self.schema.names)
         if self.manifest.keep_embeddings:
             columns = [name for name in columns if name != "embedding"]
@@ -220,9 +226,9 @@ class GalleryStore(Rows):
     ) -> int:
         """Add images, replacing those of the same ids, in one commit; returns how many it replaced.
 
-        Their ids are distinct; they become the last rows, replaced ones too. `write` writes new
-        rows, here or on other machines; they are committed here. `finish` is called first, when no
-        other change can come between, to give them the codes of the version they are written to.
+        Their ids are distinct; they become the last rows, replaced ones too. `write` writes the
+        fragments, here or on other machines. `finish` is called first, under the lock, to give the
+        records codes of the version that they are written to.
         """
         with self.changing():
             records = finish(records) if finish else records
@@ -237,7 +243,7 @@ class GalleryStore(Rows):
         replacing: bool = False,
         write: WriteFragments = write_here,
     ) -> None:
-        """Do the work of `put` for one who holds the lock."""
+        """Do the work of `put`; the caller holds the lock."""
         if not records:
             return
         if self._numbered != self.version:
@@ -265,21 +271,21 @@ class GalleryStore(Rows):
         return len(gone)
 
     def merge_files(self, *, above: int) -> None:
-        """Merge small files if there are more than `above`; old versions stay for their readers."""
+        """Merge small files if there are more than `above`; old versions stay readable."""
         if len(self.dataset.get_fragments()) > above:
             with self.changing(), damage_named(self.folder):
                 self.dataset.optimize.compact_files(target_rows_per_fragment=1 << 20)
                 self.refresh()
 
     def compact(self) -> int:
-        """Merge small files, drop what no version that is kept needs; returns the bytes freed."""
+        """Merge small files, and drop all that no kept version needs; returns the bytes freed."""
         with self.changing(), damage_named(self.folder):
             self.dataset.optimize.compact_files(
                 target_rows_per_fragment=1 << 20, materialize_deletions_threshold=0.0
             )
             self.refresh()
             before = release_all_but(self.dataset, self.manifest.before)
-            # No other writer is at work, so that files of no version are nobody's.
+            # Under the lock no other process writes: files of no version can go.
             freed = self.dataset.cleanup_old_versions(
                 older_than=timedelta(0), delete_unverified=True, error_if_tagged_old_versions=False
             )
@@ -297,20 +303,19 @@ class GalleryStore(Rows):
 
     def commit_manifest(self, manifest: Manifest) -> None:
         """Commit another manifest for the same rows; the caller holds the lock."""
-        about = {name.decode(): text.decode() for name, text in _about(manifest).items()}
-        self.dataset.update_schema_metadata(about)
+        metadata = {name.decode(): text.decode() for name, text in _metadata(manifest).items()}
+        self.dataset.update_schema_metadata(metadata)
         self._moved()
 
     def rewrite(self, tables: Iterable[Any], schema: Any, manifest: Manifest) -> None:
-        """Put tables in the place of all rows, in one commit, for one who holds the lock.
+        """Replace all rows by those of tables, in one commit; the caller holds the lock.
 
-        They are read one at a time, and hold the columns of `schema`. Readers see what was there
-        before, until the commit.
+        Tables are read one at a time, and have the columns of `schema`.
         """
         import lance
         from lance.fragment import write_fragments
 
-        schema = schema.with_metadata(_about(manifest))
+        schema = schema.with_metadata(_metadata(manifest))
         rows = (batch for table in tables for batch in table.cast(schema).to_batches())
         reader = pa.RecordBatchReader.from_batches(schema, rows)
         with damage_named(self.folder):
@@ -328,9 +333,9 @@ class GalleryStore(Rows):
         replacing: bool,
         write: WriteFragments = write_here,
     ) -> None:
-        """Write records under the numbers `rows` (n,), for one who holds the lock.
+        """Write records with the row numbers (n,); the caller holds the lock.
 
-        `replacing` looks for rows of the same ids, which they take the place of.
+        `replacing` replaces rows of the same ids.
         """
         import lance
 
@@ -352,7 +357,7 @@ class GalleryStore(Rows):
         return rows
 
     def _matching(self, ids: Sequence[str], columns: list[str] | None = None) -> Any:
-        """Return a table of the images with these ids; memory stays flat."""
+        """Return a table of the images with these ids, in bounded memory."""
         import pyarrow.compute as pc
 
         wanted = pa.array(ids, pa.string())
@@ -367,11 +372,7 @@ class GalleryStore(Rows):
     def records(self, table: Any) -> list[Record]:
         """Turn rows of the dataset into records."""
         codes = code_matrix(table.column("code"), self.manifest.num_codebooks)
-        kept = None
-        if "embedding" in table.column_names:
-            flat = table.column("embedding").combine_chunks()
-            kept = flat.flatten().to_numpy(zero_copy_only=False)
-            kept = kept.reshape(len(codes), self.manifest.embedding_dim)
+        kept = embedding_matrix(table["embedding"]) if "embedding" in table.column_names else None
         free = self.metadata_columns
         names = ["id", "uri", "label", "sha256", *free]
         return [
@@ -388,12 +389,12 @@ class GalleryStore(Rows):
         ]
 
 
-def _about(manifest: Manifest) -> dict[bytes, bytes]:
-    """Return what the schema of a version carries."""
+def _metadata(manifest: Manifest) -> dict[bytes, bytes]:
+    """Return the metadata of a version's schema."""
     return {METADATA_KEY: json.dumps(manifest.to_dict()).encode()}
 
 
-def _of_version(schema: Any, folder: Path) -> Manifest:
-    """Return the manifest of a version: codes, and what names their codebooks and their model."""
+def _manifest_in(schema: Any, folder: Path) -> Manifest:
+    """Return the manifest in the metadata of a version's schema."""
     with damage_named(folder):
         return parse_manifest(json.loads(schema.metadata[METADATA_KEY]), folder)

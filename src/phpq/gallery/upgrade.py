@@ -11,8 +11,8 @@ from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from phpq.errors import ConfigError, DataError
-from phpq.gallery._kept import is_kept, keep_version
 from phpq.gallery._part import batches
+from phpq.gallery._rows import is_kept, keep_version
 from phpq.gallery.folder import UPGRADED_FORMAT_VERSION, damage_named
 from phpq.gallery.ingest import Progress
 from phpq.gallery.models import model_folder, run_of

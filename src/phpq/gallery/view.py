@@ -26,7 +26,7 @@ from phpq.gallery.shards import (
     LocalShards,
     Located,
     Ranked,
-    Recent,
+    RecentCache,
     Request,
     Search,
     ShardFacts,
@@ -96,8 +96,8 @@ class GalleryView:
         self._locations: LRUCache[str, tuple[int, int]] = LRUCache(
             _MAX_LOCATIONS
         )  # place and offset by id
-        self.cached = Recent(_MAX_CACHED).get
-        self._passing = Recent(_MAX_CACHED)  # classes of the images that pass a filter
+        self.cached = RecentCache(_MAX_CACHED).get
+        self._passing = RecentCache(_MAX_CACHED)  # classes of the images that pass a filter
         self._lock = threading.Lock()
 
     def __len__(self) -> int:
