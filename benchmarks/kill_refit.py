@@ -112,7 +112,7 @@ class Change(NamedTuple):
 
     def make(self, folder: Path) -> None:
         """Change a gallery, with many files of embeddings where images are read."""
-        _embedded._STRETCH = 16
+        _embedded._BLOCK = 16
         store = GalleryStore.open(folder)
         old: Any = FakeModel(store.manifest.model_fingerprint)
         new: Any = FakeModel(self.model) if self.model else None

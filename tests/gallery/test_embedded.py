@@ -65,7 +65,7 @@ def test_from_images_it_is_what_it_is_from_embeddings(tmp_path: Path) -> None:
 def test_a_killed_refit_goes_on_with_what_it_embedded(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(_embedded, "_STRETCH", 4)
+    monkeypatch.setattr(_embedded, "_BLOCK", 4)
     source = write_pictures(tmp_path / "src", tuple(KINDS), 5)
     store = make_own_store(tmp_path / "g", keep_embeddings=False)
     add(store, source)

@@ -29,13 +29,13 @@ from phpq.gallery import GalleryStore, reencode
 
 def test_memory_is_that_of_a_table_and_a_sample(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(reencode, "FIT_ROWS", 10)
-    monkeypatch.setattr(reencode, "_MOST_ROWS", 14)
+    monkeypatch.setattr(reencode, "_MAX_ROWS", 14)
     numbers = np.array([0] * 40 + [1, 2, 3] + [-1] * 20)
     chosen = reencode._sample(numbers)
     assert 10 <= len(chosen) <= 14
     assert (np.diff(chosen) > 0).all()
     assert set(numbers[chosen]) == {-1, 0, 1, 2, 3}
-    monkeypatch.setattr(reencode, "_MOST_ROWS", 11)
+    monkeypatch.setattr(reencode, "_MAX_ROWS", 11)
     assert len(reencode._sample(numbers)) == 11
     assert reencode._sample(numbers[:9]).tolist() == list(range(9))
 
@@ -46,7 +46,7 @@ def test_classes_that_the_sample_has_missed_are_known(
     store = filled(tmp_path / "g", ("red", "green"))
     add(store, pictures(("blue", "grey"), 1, seed=1))
     monkeypatch.setattr(reencode, "FIT_ROWS", 6)
-    monkeypatch.setattr(reencode, "_MOST_ROWS", 6)
+    monkeypatch.setattr(reencode, "_MAX_ROWS", 6)
     fit_again(store)
     assert set(store.own_codebooks().class_names) == set(KINDS)
     assert codes_of(store) == expected_codes(store)

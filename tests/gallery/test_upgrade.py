@@ -190,7 +190,7 @@ def test_a_gallery_without_any_file_is_left_alone(tmp_path: Path) -> None:
 def test_a_killed_upgrade_goes_on_where_it_stopped(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(_embedded, "_STRETCH", 4)
+    monkeypatch.setattr(_embedded, "_BLOCK", 4)
     store, model = with_files(tmp_path), OtherModel()
     codes = codes_of(store)
 

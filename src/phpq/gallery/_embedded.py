@@ -1,8 +1,8 @@
-"""What images are encoded again from: kept embeddings, or the images, embedded into files.
+"""Sources of embeddings when all rows are encoded again: kept ones, or the images themselves.
 
-The files lie in the gallery, one for each stretch of row numbers, and name each row with the hash
-of its image. Images are embedded while the gallery can be changed; what was done before a kill is
-not done again, and what has changed meanwhile is.
+Images are embedded into files in the gallery, one per block of row numbers, each row with the hash
+of its image. Meanwhile the gallery can be changed: rows that changed are embedded again, and after
+a kill finished blocks are not.
 """
 
 from __future__ import annotations
@@ -25,67 +25,65 @@ from phpq.gallery._part import batches, find_part
 from phpq.gallery.folder import Manifest
 from phpq.gallery.ingest import Progress, encode_items
 from phpq.gallery.owned import SIDE
-from phpq.gallery.records import code_matrix
+from phpq.gallery.records import code_matrix, embedding_matrix
 from phpq.gallery.sources import Item
 from phpq.gallery.store import GalleryStore
 
 if TYPE_CHECKING:
     from phpq.model import Model
 
-_STRETCH = 2048  # numbers of rows whose embeddings are one file
-_Key = tuple[int, bytes]  # number of a row, and the hash of its image
-# Code and embedding of an image; the one that is not needed is empty.
-_Made = tuple[CodeArray, NDArray[np.float16]]
+_BLOCK = 2048  # row numbers per file
+_Key = tuple[int, bytes]  # row number and hash of its image
+_Value = tuple[CodeArray, NDArray[np.float16]]  # code and embedding; what is not needed is empty
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Vectors:
-    """What n rows are encoded from."""
+    """Embeddings or codes of n rows."""
 
-    embeddings: FloatArray  # (n, D), or (n, 0) where codes are there and embeddings not kept
-    codes: CodeArray  # (n, M) of the model, or (n, 0) where the gallery owns its codebooks
-    known: NDArray[np.bool_]  # (n,): False for rows that there is nothing of
+    embeddings: FloatArray  # (n, D), or (n, 0) if only the codes of the model are needed
+    codes: CodeArray  # (n, M) of the model, or (n, 0) if the gallery owns its codebooks
+    known: NDArray[np.bool_]  # (n,): False for rows that have neither
 
 
-class Kept:
+class KeptEmbeddings:
     """Embeddings that the gallery keeps."""
 
     from_codes = 0
 
     def of(self, store: GalleryStore, table: Any) -> Vectors:
-        """Return what rows are encoded from."""
+        """Return the vectors of the rows of a table."""
         vectors = kept_embeddings(table)
         count = len(vectors)
         return Vectors(vectors, np.empty((count, 0), np.uint8), np.ones(count, np.bool_))
 
 
-class Embedded:
+class ReembeddedImages:
     """Images of a gallery, embedded by the model of the version that is `planned`."""
 
     def __init__(self, store: GalleryStore, model: Model, planned: Manifest) -> None:
         self.home = store.folder / SIDE / planned.model_fingerprint
         self._model, self._planned = model, planned
-        # Codes tell something of images that are gone, if they are of the same model.
+        # Old codes of the same model can be decoded where an image is gone.
         before = store.manifest
-        self._same = before.owns_codebooks and (
-            before.model_fingerprint == planned.model_fingerprint
-        )
-        self._failed: set[_Key] = set()  # images that could not be read, or are others now
+        same_model = before.model_fingerprint == planned.model_fingerprint
+        self._decodable = before.owns_codebooks and same_model
+        self._failed: set[_Key] = set()  # images that could not be read, or have changed
         self._prepared = False
-        self.from_codes = 0  # rows, so far, of which only codes of before tell
+        self.from_codes = 0  # rows, so far, that were decoded from their old codes
 
     def find_missing(self, store: GalleryStore) -> list[str]:
-        """Return the ids of images that cannot be embedded; before they are, as far as is known."""
-        if self._same:
+        """Return the ids of images that cannot be embedded, as far as is known before `prepare`."""
+        if self._decodable:
             return []
         missing: list[str] = []
-        at, held = -1, {}  # rows come in the order of their numbers: a file is read once
+        at, held = -1, {}  # rows come in the order of their numbers: each file is read once
         for table in batches(store, without=("check", "code", "embedding")):
             for name, uri, key in _listed(table):
                 gone = uri is None or key in self._failed
                 if not gone and not self._prepared and not is_uri(uri) and not exists(uri or ""):
-                    if key[0] // _STRETCH != at:
-                        at = key[0] // _STRETCH
+                    if key[0] // _BLOCK != at:
+                        at = key[0] // _BLOCK
                         held = self._read(at)
                     gone = key not in held
                 if gone:
@@ -93,16 +91,16 @@ class Embedded:
         return missing
 
     def prepare(self, store: GalleryStore, progress: Progress | None) -> None:
-        """Embed what is not embedded yet."""
+        """Embed the images that are not embedded yet."""
         rows, done = find_part(store).rows, 0
-        for stretch in np.unique(rows // _STRETCH).tolist():
-            done += self._embed(store, stretch)
+        for block in np.unique(rows // _BLOCK).tolist():
+            done += self._embed(store, block)
             if progress:
                 progress("embedding", done, len(rows))
         self._prepared = True
 
     def of(self, store: GalleryStore, table: Any) -> Vectors:
-        """Return what rows are encoded from; what old codes tell where an image is gone."""
+        """Return the vectors of the rows of a table; decoded old codes where an image is gone."""
         rows, hashes = table["row"].to_numpy(), table["sha256"].to_pylist()
         planned = self._planned
         width = 0 if self._only_codes else planned.embedding_dim
@@ -110,13 +108,13 @@ class Embedded:
         books = 0 if planned.owns_codebooks else planned.num_codebooks
         codes = np.zeros((len(rows), books), np.uint8)
         known = np.zeros(len(rows), np.bool_)
-        for stretch in np.unique(rows // _STRETCH).tolist():
-            held = self._read(stretch)
-            for place in np.flatnonzero(rows // _STRETCH == stretch).tolist():
-                made = held.get((int(rows[place]), hashes[place]))
-                if made is not None:
-                    (codes[place], vectors[place]), known[place] = made, True
-        if self._same and not known.all():
+        for block in np.unique(rows // _BLOCK).tolist():
+            held = self._read(block)
+            for place in np.flatnonzero(rows // _BLOCK == block).tolist():
+                value = held.get((int(rows[place]), hashes[place]))
+                if value is not None:
+                    (codes[place], vectors[place]), known[place] = value, True
+        if self._decodable and not known.all():
             gone = code_matrix(table["code"], store.manifest.num_codebooks)[~known]
             labels = table["label"].filter(pa.array(~known)).to_pylist()
             vectors[~known] = store.own_codebooks().decode_without_class(gone, labels)
@@ -132,15 +130,15 @@ class Embedded:
     def _only_codes(self) -> bool:
         return not (self._planned.owns_codebooks or self._planned.keep_embeddings)
 
-    def _embed(self, store: GalleryStore, stretch: int) -> int:
-        """Embed the rows of one stretch that its file lacks; returns the rows of the stretch."""
-        first = stretch * _STRETCH
+    def _embed(self, store: GalleryStore, block: int) -> int:
+        """Embed the rows of one block that its file lacks; returns the rows of the block."""
+        first = block * _BLOCK
         table = store.dataset.to_table(
             columns=["row", "id", "uri", "sha256"],
-            filter=f"row >= {first} AND row < {first + _STRETCH}",
+            filter=f"row >= {first} AND row < {first + _BLOCK}",
         )
         listed = _listed(table)
-        held = self._read(stretch)
+        held = self._read(block)
         missing = [
             (key, Item(name, origin_at(uri)))
             for name, uri, key in listed
@@ -161,13 +159,13 @@ class Embedded:
                 continue
             vector = record.embedding
             held[key] = (record.code, np.empty(0, np.float16) if vector is None else vector)
-        self._write(stretch, {key: held[key] for _, _, key in listed if key in held})
+        self._write(block, {key: held[key] for _, _, key in listed if key in held})
         return len(listed)
 
-    def _path(self, stretch: int) -> Path:
-        return self.home / f"{stretch:09d}.safetensors"
+    def _path(self, block: int) -> Path:
+        return self.home / f"{block:09d}.safetensors"
 
-    def _write(self, stretch: int, held: Mapping[_Key, _Made]) -> None:
+    def _write(self, block: int, held: Mapping[_Key, _Value]) -> None:
         from safetensors.numpy import save
 
         if not held:
@@ -179,15 +177,15 @@ class Embedded:
             "embeddings": np.stack([vector for _, vector in held.values()]),
         }
         self.home.mkdir(parents=True, exist_ok=True)
-        write_bytes(self._path(stretch), save(tensors))
+        write_bytes(self._path(block), save(tensors))
 
-    def _read(self, stretch: int) -> dict[_Key, _Made]:
-        """Return what is there of a stretch."""
+    def _read(self, block: int) -> dict[_Key, _Value]:
+        """Return what was embedded of a block."""
         from safetensors import SafetensorError
         from safetensors.numpy import load
 
         try:
-            held = load(self._path(stretch).read_bytes())
+            held = load(self._path(block).read_bytes())
             hashes = held["sha256"].tobytes()
             parts = zip(held["rows"].tolist(), held["codes"], held["embeddings"], strict=True)
             return {
@@ -195,18 +193,18 @@ class Embedded:
                 for place, (row, code, vector) in enumerate(parts)
             }
         except (OSError, SafetensorError, KeyError, ValueError):
-            return {}  # it is embedded again
+            return {}  # then it is embedded again
+
+
+EmbeddingSource = KeptEmbeddings | ReembeddedImages
 
 
 def kept_embeddings(table: Any) -> FloatArray:
-    """Return the kept embeddings (n, D) of a table."""
-    column = table["embedding"].combine_chunks()
-    flat = column.flatten().to_numpy(zero_copy_only=False)
-    vectors: FloatArray = flat.reshape(len(column), -1).astype(np.float32)
-    return vectors
+    """Return the kept embeddings (n, D) of a table, as float32."""
+    return embedding_matrix(table["embedding"]).astype(np.float32)
 
 
 def _listed(table: Any) -> list[tuple[str, str | None, _Key]]:
-    """Return id, place and key of every row."""
+    """Return id, URI and key of every row."""
     columns = (table[name].to_pylist() for name in ("id", "uri", "row", "sha256"))
     return [(name, uri, (row, sha)) for name, uri, row, sha in zip(*columns, strict=True)]

@@ -1,9 +1,9 @@
-"""Encode all images of a gallery anew, in one commit: the one way of a refit and of an upgrade.
+"""Encode all images of a gallery again, in one commit: shared by refits and upgrades.
 
-Embeddings come from the gallery where it keeps those of the model, and from the images otherwise.
-Those are embedded first, while the gallery can be changed. Then, under the lock of the writer,
-codebooks are fitted if the gallery owns them, and rows are encoded, a table at a time. Readers see
-the old codes with their codebooks and their model until the commit, and the new ones after it.
+Embeddings are those that the gallery keeps of the model, or else the images are embedded again,
+while the gallery can still be changed. Then, under the writer's lock, codebooks are fitted if the
+gallery owns them, and rows are encoded, a table at a time. Until the commit readers see the old
+codes with their codebooks and their model.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from phpq.additive import FIT_ROWS, AdditiveCodebooks, Calibration
 from phpq.codes import CodeArray, FloatArray, IntArray
 from phpq.errors import ConfigError, DataError, FormatError
 from phpq.files import write_json
-from phpq.gallery._embedded import Embedded, Kept
+from phpq.gallery._embedded import EmbeddingSource, KeptEmbeddings, ReembeddedImages
 from phpq.gallery._part import batches, find_part
 from phpq.gallery._rows import keep_version
 from phpq.gallery.folder import (
@@ -45,29 +45,26 @@ from phpq.gallery.store import GalleryStore
 if TYPE_CHECKING:
     from phpq.model import Model
 
-_MOST_ROWS = 2 * FIT_ROWS  # with rows of classes that the sample has missed
+_MAX_ROWS = 2 * FIT_ROWS  # with one row of each class that the sample missed
 _LISTED = 10  # ids that a message names
 
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """What the codes of a gallery are to be."""
+    """Model and settings of the new codes."""
 
-    model: Model | None = None  # None: of the model that it has
-    bits: int | None = None  # None: as many as before, or as the model gives
-    trust: float | None = None  # in labels; None: as before
-    keep_old: bool = False  # whether the version before stays for a rollback
-    drop_missing: bool = False  # leave images out that the new model cannot be shown
+    model: Model | None = None  # None: that of the gallery
+    bits: int | None = None  # None: as before, or as the model has
+    trust: float | None = None  # weight of labels; None: as before
+    keep_old: bool = False  # keep the old version for a rollback: an upgrade
+    drop_missing: bool = False  # leave out images that cannot be embedded
 
     def is_met(self, manifest: Manifest) -> bool:
-        """Say whether a version is what is wanted; a refit, which keeps nothing, never is."""
+        """Say whether an upgrade would change nothing; a refit always does."""
         return self.keep_old and self.planned(manifest) == manifest
 
     def planned(self, manifest: Manifest) -> Manifest:
-        """Return what the next version says of itself, if this is what it says now.
-
-        What is only known when it is written is left as it is: codebooks, and what is kept.
-        """
+        """Return the manifest of the next version, as far as it is known before the commit."""
         bits = self.bits or manifest.bits
         trust = manifest.trust if self.trust is None else self.trust
         if self.model is None:
@@ -104,11 +101,11 @@ class Target:
 
 @dataclass(frozen=True, slots=True)
 class Reencoded:
-    """What became of the rows."""
+    """What was done."""
 
     images: int
-    distortion: float | None  # mean squared distance of rows from what their codes stand for
-    from_codes: int  # images that are gone and whose embeddings are not kept: from old codes
+    distortion: float | None  # mean squared error of the codes
+    from_codes: int  # images without file and embedding, decoded from their old codes
     dropped: tuple[str, ...]  # ids of images that were left out
 
 
@@ -118,21 +115,21 @@ def reencode(
     target: Target,
     progress: Progress | None = None,
 ) -> Reencoded | None:
-    """Encode all rows anew; None if they are what they are to be.
+    """Encode all rows again; None if the target is met already.
 
-    `load` gives the model that the gallery has, which is asked for only if images must be embedded.
-    Other changes wait, but for the time in which images are embedded. `progress` is called with
-    (what is done, images done, images in all).
+    `load` gives the model of the gallery, and is called only if images must be embedded. Other
+    changes wait, except while images are embedded. `progress` is called with (what is done, images
+    done, images in all).
     """
     store.refresh()
     if target.is_met(store.manifest):
         return None
     source = _source(store, load, target)
     alone: AbstractContextManager[None] = nullcontext()
-    if isinstance(source, Embedded):
+    if isinstance(source, ReembeddedImages):
         alone = writing(store.folder, timeout=0, lock_file=EMBEDDING_LOCK)
     with _full_disk_named(store.folder), alone:
-        if isinstance(source, Embedded):
+        if isinstance(source, ReembeddedImages):
             _check_missing(store, source, target)
             source.prepare(store, progress)
         with store.changing():
@@ -143,27 +140,27 @@ def reencode(
                     f"The gallery {str(store.folder)!r} holds no images to encode anew. Add some."
                 )
             dropped: list[str] = []
-            if isinstance(source, Embedded):
-                source.prepare(store, None)  # what came meanwhile
+            if isinstance(source, ReembeddedImages):
+                source.prepare(store, None)  # images that were added meanwhile
                 dropped = _check_missing(store, source, target)
             done = rewrite_codes(store, source, target, progress, dropped)
-        if isinstance(source, Embedded):
+        if isinstance(source, ReembeddedImages):
             source.remove()
     return done
 
 
-def _source(store: GalleryStore, load: Callable[[], Model], target: Target) -> Kept | Embedded:
-    """Choose what the rows are encoded from."""
+def _source(store: GalleryStore, load: Callable[[], Model], target: Target) -> EmbeddingSource:
+    """Choose where the embeddings come from."""
     manifest, planned = store.manifest, target.planned(store.manifest)
     same = planned.model_fingerprint == manifest.model_fingerprint
-    # What the model's codebooks make of kept embeddings is what is there already.
+    # Rows with codes of this very model keep them.
     if same and (manifest.keep_embeddings or not manifest.owns_codebooks):
-        return Kept()
+        return KeptEmbeddings()
     _check_room(store, planned)
-    return Embedded(store, target.model if target.model and not same else load(), planned)
+    return ReembeddedImages(store, target.model if target.model and not same else load(), planned)
 
 
-def _check_missing(store: GalleryStore, source: Embedded, target: Target) -> list[str]:
+def _check_missing(store: GalleryStore, source: ReembeddedImages, target: Target) -> list[str]:
     """Return the images that cannot be embedded; a `DataError` unless they may be dropped."""
     missing = source.find_missing(store)
     if len(missing) == len(store) and missing:
@@ -186,15 +183,15 @@ def _check_missing(store: GalleryStore, source: Embedded, target: Target) -> lis
 
 def rewrite_codes(
     store: GalleryStore,
-    source: Kept | Embedded,
+    source: EmbeddingSource,
     target: Target,
     progress: Progress | None = None,
     dropped: Sequence[str] = (),
 ) -> Reencoded:
-    """Fit codebooks, encode and commit, for one who holds the lock; `dropped` has no vectors."""
+    """Fit codebooks, encode and commit; the caller holds the lock. `dropped` has no vectors."""
     planned, images = target.planned(store.manifest), len(store)
     if target.keep_old:
-        _make_ready(store, target.model, planned)
+        _prepare_upgrade(store, target.model, planned)
         planned = replace(planned, format_version=UPGRADED_FORMAT_VERSION)
         planned = replace(planned, before=store.version, left_out=len(dropped))
         planned = replace(planned, chances=_kept_parents(store, planned))
@@ -215,7 +212,7 @@ def rewrite_codes(
             if books is not None:
                 codes = books.encode(vectors.embeddings, table["label"].to_pylist())
             fresh = with_codes(table, codes)
-            if isinstance(source, Embedded) and planned.keep_embeddings:
+            if isinstance(source, ReembeddedImages) and planned.keep_embeddings:
                 fresh = _with_embeddings(fresh, vectors.embeddings)
             yield fresh if vectors.known.all() else fresh.filter(pa.array(vectors.known))
             done += table.num_rows
@@ -235,19 +232,19 @@ def _kept_parents(store: GalleryStore, planned: Manifest) -> str:
     return write_calibration(store.folder, Calibration(parents=parents)) if parents else ""
 
 
-def _make_ready(store: GalleryStore, model: Model | None, planned: Manifest) -> None:
-    """Do what a commit of another model or length needs first; without it nothing has changed."""
+def _prepare_upgrade(store: GalleryStore, model: Model | None, planned: Manifest) -> None:
+    """Save the model and keep the old version, before the commit; the gallery stays as it is."""
     if model is not None and planned.model != store.manifest.model:
         save_model(store.folder, model, planned.model)
-    about = read_manifest(store.folder)
-    if not about.upgraded:  # for programs that know no upgrades
-        about = replace(about, format_version=UPGRADED_FORMAT_VERSION)
-        write_json(store.folder / MANIFEST, about.to_dict())
+    manifest = read_manifest(store.folder)
+    if not manifest.upgraded:  # versions of phpq without upgrades must refuse the gallery
+        manifest = replace(manifest, format_version=UPGRADED_FORMAT_VERSION)
+        write_json(store.folder / MANIFEST, manifest.to_dict())
     keep_version(store.dataset, store.version)
 
 
 def _check_room(store: GalleryStore, planned: Manifest) -> None:
-    """Raise a `DataError` if what is surely written does not fit on the disk."""
+    """Raise a `DataError` if the disk is too small for what will be written at least."""
     width = 2 * planned.embedding_dim if planned.owns_codebooks or planned.keep_embeddings else 0
     kept = planned.num_codebooks + (width if planned.keep_embeddings else 0)
     needed, free = len(store) * (width + kept), shutil.disk_usage(store.folder).free
@@ -260,7 +257,7 @@ def _check_room(store: GalleryStore, planned: Manifest) -> None:
 
 @contextmanager
 def _full_disk_named(folder: Path) -> Iterator[None]:
-    """Turn what a full disk raises, here or in Lance, into a `DataError`."""
+    """Turn the errors of a full disk, here or in Lance, into a `DataError`."""
     try:
         yield
     except (OSError, FormatError) as error:
@@ -274,9 +271,9 @@ def _full_disk_named(folder: Path) -> Iterator[None]:
 
 
 def _fitted(
-    store: GalleryStore, source: Kept | Embedded, num_codebooks: int, trust: float
+    store: GalleryStore, source: EmbeddingSource, num_codebooks: int, trust: float
 ) -> AdditiveCodebooks:
-    """Fit codebooks to a sample of the rows; they know every class of the gallery."""
+    """Fit codebooks to a sample of the rows, and add the classes that it missed."""
     from phpq.additive import calibrate_additive, fit_additive
 
     part = find_part(store)
@@ -298,9 +295,9 @@ def _fitted(
 
 
 def _sample(numbers: IntArray) -> IntArray:
-    """Choose places, ascending, of rows with these numbers of labels, -1 for none.
+    """Choose places, ascending, of rows by the numbers (N,) of their labels, -1 for none.
 
-    A random sample, and one row of each class that it has missed, as far as there is room.
+    A random sample, and one row of each class that it missed, up to a limit.
     """
     count = len(numbers)
     if count <= FIT_ROWS:
@@ -309,12 +306,12 @@ def _sample(numbers: IntArray) -> IntArray:
     chosen, others = order[:FIT_ROWS], order[FIT_ROWS:]
     missed = others[~np.isin(numbers[others], np.unique(numbers[chosen]))]
     _, first = np.unique(numbers[missed], return_index=True)
-    extra = missed[first][: _MOST_ROWS - FIT_ROWS]
+    extra = missed[first][: _MAX_ROWS - FIT_ROWS]
     return np.sort(np.concatenate([chosen, extra]))
 
 
 def _take(
-    store: GalleryStore, source: Kept | Embedded, offsets: IntArray
+    store: GalleryStore, source: EmbeddingSource, offsets: IntArray
 ) -> tuple[FloatArray, list[str | None]]:
     columns = ["row", "label", "sha256", "code"]
     if store.manifest.keep_embeddings:
@@ -331,7 +328,7 @@ def _take(
 
 
 def _schema(store: GalleryStore, planned: Manifest) -> Any:
-    """Return the schema of a store with the codes and embeddings of another version."""
+    """Return the schema of a store with the code and embedding columns of another manifest."""
     schema, wanted = store.dataset.schema, base_schema(planned)
     for name in {"code", "embedding"} & set(wanted.names):
         schema = schema.set(schema.get_field_index(name), wanted.field(name))
@@ -339,7 +336,7 @@ def _schema(store: GalleryStore, planned: Manifest) -> Any:
 
 
 def with_codes(table: Any, codes: CodeArray) -> Any:
-    """Return a table of all columns with other codes (n, M) and the sums that go with them."""
+    """Return a table of all columns with other codes (n, M) and their checksums."""
     flat = pa.FixedSizeListArray.from_arrays(pa.array(codes.ravel()), codes.shape[1])
     checks = pa.array(row_checks(table["row"].to_numpy(), codes))
     return _with_columns(table, (("code", flat), ("check", checks)))

@@ -1,6 +1,6 @@
-"""Fit a gallery's own codebooks to what it holds now, and say when that is due.
+"""Fit a gallery's own codebooks to its images again, and say when that is due.
 
-A refit encodes all rows anew for the model that the gallery has (`reencode`).
+A refit encodes all rows again, for the same model (`reencode`).
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import numpy as np
 
 from phpq.additive.grow import MAX_DISTORTION, MIN_SHARE
 from phpq.errors import ConfigError
-from phpq.gallery._embedded import Kept, kept_embeddings
+from phpq.gallery._embedded import KeptEmbeddings, kept_embeddings
 from phpq.gallery.ingest import Progress
 from phpq.gallery.reencode import Reencoded, Target, reencode, rewrite_codes
 from phpq.gallery.store import GalleryStore
@@ -21,19 +21,19 @@ from phpq.gallery.store import GalleryStore
 if TYPE_CHECKING:
     from phpq.model import Model
 
-DUE_ROWS = 2.0  # times the rows at the fit: a refit is due
-_CHECKED_ROWS = 5000  # whose distortion is measured
+DUE_ROWS = 2.0  # a refit is due at this many times the rows of the fit
+_CHECKED_ROWS = 5000  # that the distortion is measured on
 
 
 @dataclass(frozen=True, slots=True)
 class RefitReport:
-    """What became of a gallery."""
+    """A gallery after a refit."""
 
     images: int
     bits: int
     trust: float
-    distortion: float  # mean squared distance of rows from what their codes stand for
-    from_codes: int = 0  # images that are gone and whose embeddings are not kept: from old codes
+    distortion: float  # mean squared error of the codes
+    from_codes: int = 0  # images without file and embedding, decoded from their old codes
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain data for JSON."""
@@ -42,14 +42,14 @@ class RefitReport:
 
 @dataclass(frozen=True, slots=True)
 class Fit:
-    """How well the codebooks of a version fit what it holds."""
+    """How well the codebooks of a version fit its images."""
 
-    classes: int  # that the codebooks know
-    unknown_labels: int  # of the gallery, which they do not know
-    fitted_rows: int  # of the gallery when they were fitted
+    classes: int  # of the codebooks
+    unknown_labels: int  # labels of the gallery without a class
+    fitted_rows: int  # rows of the gallery at the fit
     distortion_at_fit: float
-    distortion: float | None  # of a sample now; None where embeddings are not kept
-    due: str | None  # a sentence that says why a refit is due; None if it is not
+    distortion: float | None  # of a sample now; None if embeddings are not kept
+    due: str | None  # why a refit is due; None if it is not
 
 
 def refit(
@@ -60,11 +60,9 @@ def refit(
     bits: int | None = None,
     progress: Progress | None = None,
 ) -> RefitReport:
-    """Fit the codebooks that a gallery owns to what it holds, and encode all rows anew.
+    """Fit the codebooks that a gallery owns to its images, and encode all rows again.
 
-    `load` gives the model, which is asked for only if embeddings are not kept. `trust` and `bits`
-    stay as they are unless they are given. Other changes wait, but for the time in which images are
-    embedded. `progress` is called with (what is done, images done, images in all).
+    `trust` and `bits` stay unless they are given; the others are as in `reencode`.
     """
     if not store.manifest.owns_codebooks:
         raise ConfigError(
@@ -78,8 +76,8 @@ def refit(
 
 
 def refit_from_kept(store: GalleryStore) -> RefitReport:
-    """Do as `refit` from kept embeddings, for one who holds the lock."""
-    return _report(store, rewrite_codes(store, Kept(), Target()))
+    """Do as `refit` from kept embeddings; the caller holds the lock."""
+    return _report(store, rewrite_codes(store, KeptEmbeddings(), Target()))
 
 
 def _report(store: GalleryStore, done: Reencoded) -> RefitReport:
@@ -90,9 +88,9 @@ def _report(store: GalleryStore, done: Reencoded) -> RefitReport:
 
 
 def describe_fit(store: GalleryStore) -> Fit:
-    """Compare what the codebooks were fitted to with what the gallery holds now."""
+    """Compare the gallery at the fit of its codebooks with what it holds now."""
     books, manifest, rows = store.own_codebooks(), store.manifest, len(store)
-    labels = set(store.dataset.to_table(columns=["label"])["label"].unique().to_pylist()) - {None}
+    labels = set(store.label_counts())
     unknown = len(labels - set(books.class_names)) if manifest.trust else 0
     now = None
     if manifest.keep_embeddings and rows:
@@ -113,11 +111,11 @@ def describe_fit(store: GalleryStore) -> Fit:
 
 
 def outgrown(store: GalleryStore, added: int) -> bool:
-    """Say whether a gallery that keeps embeddings should be fitted anew after so many came."""
+    """Say whether a gallery that keeps embeddings needs a refit after images were added."""
     manifest = store.manifest
     if not (manifest.owns_codebooks and manifest.keep_embeddings and len(store)):
         return False
-    # Looking takes a second or two: a few images more cannot change much, unless of a new class.
+    # `describe_fit` takes a second or two, and a few images only matter if classes collide.
     if added < MIN_SHARE * manifest.fitted_rows and not store.own_codebooks().colliding_classes:
         return False
     return describe_fit(store).due is not None

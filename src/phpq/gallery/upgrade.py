@@ -1,7 +1,7 @@
 """Another model or another code length for a gallery: the same ids and metadata, other codes.
 
-An upgrade encodes all rows anew (`reencode`) and is one commit. The version before stays, with its
-model and its codebooks, until it is dropped: a rollback is a commit that goes back to it.
+An upgrade encodes all rows again (`reencode`) in one commit. The old version stays, with its model
+and its codebooks, until it is dropped: a rollback is a commit that goes back to it.
 """
 
 from __future__ import annotations
@@ -25,15 +25,15 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class UpgradeReport:
-    """What a gallery is now."""
+    """A gallery after an upgrade or a rollback."""
 
-    changed: bool  # False: it was what was asked for
+    changed: bool  # False: there was nothing to do
     images: int
     bits: int
     model: str  # the fingerprint of the model that made its codes
     version: int  # that is read now
     before: int | None  # the version that a rollback goes to
-    dropped: tuple[str, ...] = ()  # ids of images that the new model could not be shown
+    dropped: tuple[str, ...] = ()  # ids of images that could not be embedded
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain data for JSON."""
@@ -51,10 +51,9 @@ def upgrade(
 ) -> UpgradeReport:
     """Give a gallery the codes of another model, of another length, or both, in one commit.
 
-    With its own model a gallery needs no image if it keeps embeddings; `load` gives that model
-    where it does not. Another model is shown the images; a `DataError` lists those whose files are
-    gone or have changed, unless `drop_missing` leaves them out. A call that was interrupted goes on
-    where it stopped when it is made again.
+    Another model embeds the images; a `DataError` lists those whose files are gone or have changed,
+    unless `drop_missing` leaves them out. With its own model (`load`) a gallery that keeps
+    embeddings needs no image. An interrupted call, made again, goes on where it stopped.
     """
     manifest = store.manifest
     if run_of(store.folder) is not None:
@@ -75,7 +74,7 @@ def upgrade(
 def rollback(store: GalleryStore) -> UpgradeReport:
     """Go back to the version before the last upgrade; called again, forward again.
 
-    A `ConfigError` if there is none, and a `DataError` if images or labels were changed since: they
+    A `ConfigError` if there is none; a `DataError` if images or labels were changed since, which
     would be lost.
     """
     with store.changing():
@@ -99,14 +98,14 @@ def rollback(store: GalleryStore) -> UpgradeReport:
         with damage_named(store.folder):
             old.dataset.restore()
         store.refresh()
-        # The way forward. Without it, after a kill, the gallery is what it was at that version.
-        told = replace(store.manifest, format_version=UPGRADED_FORMAT_VERSION)
-        store.commit_manifest(replace(told, before=now, left_out=left_out))
+        # For the way forward again. A kill before this line leaves the old version as it was.
+        upgraded = replace(store.manifest, format_version=UPGRADED_FORMAT_VERSION)
+        store.commit_manifest(replace(upgraded, before=now, left_out=left_out))
     return _report(store, changed=True)
 
 
 def drop_old(store: GalleryStore) -> int:
-    """Give up the version that a rollback would go to, with its model; returns the bytes freed."""
+    """Drop the version that a rollback would go to, with its model; returns the bytes freed."""
     with store.changing():
         if store.manifest.before:
             store.commit_manifest(replace(store.manifest, before=0, left_out=0))
@@ -127,7 +126,7 @@ def _report(store: GalleryStore, *, changed: bool, dropped: tuple[str, ...] = ()
 
 
 def _same_rows(one: GalleryStore, other: GalleryStore, left_out: int) -> bool:
-    """Say whether two versions hold the same rows, but for codes and for so many in one of them."""
+    """Say whether two versions differ only in their codes and in `left_out` rows of the larger."""
     few, many = sorted((one, other), key=len)
     if few.metadata_columns != many.metadata_columns or len(many) - len(few) != left_out:
         return False
