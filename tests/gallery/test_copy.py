@@ -254,7 +254,7 @@ def test_who_cannot_write_reads_all_the_same(
     assert len(Views(folder, make_codebooks()).current) == 58
     assert not (folder / COPY).exists()
     monkeypatch.undo()
-    monkeypatch.setattr(module, "_MOST_ROWS", 57)
+    monkeypatch.setattr(module, "_MAX_ROWS", 57)
     assert len(Views(folder, make_codebooks()).current) == 58
     assert not (folder / COPY).exists()
 
@@ -327,7 +327,7 @@ def test_more_embeddings_than_are_copied_are_read_with_lance(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store = make_ties(tmp_path / "g")
-    monkeypatch.setattr("phpq.gallery._copy._MOST_BYTES", 100)
+    monkeypatch.setattr("phpq.gallery._copy._MAX_BYTES", 100)
     store.copy()
     assert (store.folder / COPY).is_file()
     assert not (store.folder / EMBEDDINGS).exists()

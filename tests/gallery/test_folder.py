@@ -56,14 +56,14 @@ def test_a_gallery_that_owns_its_codebooks_says_so(tmp_path: Path) -> None:
     plain = new_manifest(make_codebooks(), "abc")
     assert plain.to_dict()["format_version"] == 1
     assert not {"codebooks", "space", "trust", "books", "fit"} & set(plain.to_dict())
-    assert plain.lasting() == plain
+    assert plain.common() == plain
     own = replace(new_own_manifest(20, "abc", bits=24), books="x", fit="y", fitted_rows=7)
     content = own.to_dict()
     assert parse_manifest(content, tmp_path) == own
     told = {name: content[name] for name in ("format_version", "codebooks", "space", "bits")}
     assert told == {"format_version": 2, "codebooks": "own", "space": "general", "bits": 24}
     longer = replace(own, num_codebooks=8, trust=0.1, books="z", fit="z", fitted_rows=9)
-    assert longer.lasting() == own.lasting() != replace(own, embedding_dim=21).lasting()
+    assert longer.common() == own.common() != replace(own, embedding_dim=21).common()
     for change in ({"trust": 2}, {"space": "odd"}, {"codebooks": "model"}, {"books": 1}):
         with pytest.raises(FormatError, match="do not fit together"):
             parse_manifest(content | change, tmp_path)

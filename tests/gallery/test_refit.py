@@ -50,7 +50,7 @@ def test_it_fits_and_encodes_all_rows_in_one_commit(tmp_path: Path) -> None:
     after = store.manifest
     assert after.fit == after.books != before.books
     assert after.fitted_rows == 43
-    assert after.lasting() == before.lasting()
+    assert after.common() == before.common()
     assert list(codes_of(store)) == ids
     assert codes_of(store) == expected_codes(store)
     assert codes_of(GalleryStore.open(store.folder)) == codes_of(store)

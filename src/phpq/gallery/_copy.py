@@ -1,14 +1,13 @@
-"""A checked copy of one version's rows, `images.arrow`: what a search reads, without Lance.
+"""A checked copy of one version's rows, `images.arrow`, that a search reads without Lance.
 
 Lance takes longer to import than most galleries take to search. So the first reader of a version
-leaves its rows, without embeddings and in the order of a scan, as one Arrow file and a SHA-256 of
-it. The copy is never the truth: it is read only if it is whole, if Lance's newest version file is,
-byte for byte, the one that it was made of, and if the data files that this one names are there. In
-any other case it is as if there were none. Nobody waits for it, and whoever cannot write it does
-without.
+writes its rows, without embeddings and in the order of a scan, to one Arrow file with a SHA-256.
+The copy is only a cache. It is ignored unless it is intact, Lance's newest version file is, byte
+for byte, the one that it was made from, and the data files of that version exist. Nobody waits for
+it, and a reader that cannot write it does without.
 
 Kept embeddings are copied to a second file, `images.float16`. A search reads few of its rows, those
-of equal scores, so that each row carries a sum of its own in place of one over the file.
+of equal scores, so that each row has its own checksum.
 """
 
 from __future__ import annotations
@@ -17,6 +16,7 @@ import contextlib
 import hashlib
 import json
 import zlib
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -32,32 +32,30 @@ from phpq.gallery.folder import DAMAGE, IMAGES, newest_seen
 
 COPY = "images.arrow"
 EMBEDDINGS = "images.float16"
-_KEY = b"phpq copy"  # of what the file says of itself
-_MOST_ROWS = 1_000_000  # of a gallery that is copied; a larger one is searched for longer anyway
-_MOST_BYTES = 1 << 30  # of copied embeddings; of more, Lance reads the few that are asked for
+_KEY = b"phpq copy"  # of the metadata in the schema
+_MAX_ROWS = 1_000_000  # in larger galleries the time to import Lance does not matter
+_MAX_BYTES = 1 << 30  # of copied embeddings; larger ones are read with Lance
 _EMBEDDING_ROWS = 4096  # that are copied at once
 _VERSIONS = "_versions"
-_LAST = (1 << 64) - 1  # Lance counts the names of version files down from here
+_LAST = (1 << 64) - 1  # the names of Lance's version files count down from here
 
 
 @dataclass(frozen=True, eq=False)
 class Copy:
-    """The rows of a version."""
+    """The copied rows of a version."""
 
     version: int
-    table: Any  # of Arrow, mapped into memory: all columns but `embedding`, in the order of a scan
+    table: Any  # a memory-mapped Arrow table: all columns but `embedding`, in the order of a scan
     file: Path  # of the copied embeddings, if there are any
-    mark: bytes  # what it begins with, if it belongs to this copy
+    mark: bytes  # the first bytes of that file, if it belongs to this copy
     dim: int  # D of the embeddings; 0 if none were copied
 
     def embeddings_at(self, offsets: IntArray) -> NDArray[np.float16] | None:
-        """Return the embeddings (n, D) at places of a scan; None if they cannot be read here."""
+        """Return the embeddings (n, D) at offsets of a scan; None if they cannot be read here."""
         if self._embeddings is None:
             return None
         rows = self._embeddings[offsets]
-        if [_sum(*each) for each in zip(rows["vector"], offsets.tolist(), strict=True)] != (
-            rows["check"].tolist()
-        ):
+        if _checksums(rows["vector"], offsets.tolist()) != rows["check"].tolist():
             return None
         vectors: NDArray[np.float16] = np.ascontiguousarray(rows["vector"])
         return vectors
@@ -67,7 +65,7 @@ class Copy:
         try:
             if not self.dim:
                 return None
-            with self.file.open("rb") as file:  # one file, whatever takes its name meanwhile
+            with self.file.open("rb") as file:  # opened once: another may take its name
                 if file.read(len(self.mark)) != self.mark:
                     return None
                 shape, kind = (self.table.num_rows,), _row_type(self.dim)
@@ -77,9 +75,9 @@ class Copy:
 
 
 def read_copy(folder: Path, version: int | None = None) -> Copy | None:
-    """Return the copy of a gallery's newest version; None if there is none, or it does not fit.
+    """Return the copy of a gallery's newest version; None without a valid one.
 
-    None, too, if another `version` than the newest is asked for.
+    Also None if `version` is another than the newest.
     """
     try:
         newest = _newest(folder)
@@ -93,12 +91,12 @@ def read_copy(folder: Path, version: int | None = None) -> Copy | None:
         about = json.loads(table.schema.metadata[_KEY])
         fits = (
             about["version_file"] == _describe(newest)
-            and _number(newest) >= newest_seen(folder)  # or the newest version file is lost
+            and _number(newest) >= newest_seen(folder)  # else the newest version file is lost
             and all(
                 (folder / IMAGES / name).stat().st_size == size
                 for name, size in about["files"].items()
             )
-            # Again: a folder that changes while it is listed may not show its newest file.
+            # Again: listing a folder that changes may miss its newest file.
             and _newest(folder) == newest
         )
         mark = _mark(about["version_file"])
@@ -109,10 +107,10 @@ def read_copy(folder: Path, version: int | None = None) -> Copy | None:
 
 
 def write_copy(folder: Path, dataset: Any) -> None:
-    """Copy the version that an open Lance dataset is at, unless it is old, large or unwritable."""
+    """Copy the version of an open Lance dataset, unless it is old, too large or unwritable."""
     with contextlib.suppress(*DAMAGE):
         version, newest = int(dataset.version), _newest(folder)
-        if _number(newest) != version or dataset.count_rows() > _MOST_ROWS:
+        if _number(newest) != version or dataset.count_rows() > _MAX_ROWS:
             return
         described = _describe(newest)
         files: list[str] = []
@@ -124,8 +122,8 @@ def write_copy(folder: Path, dataset: Any) -> None:
         about = {"version_file": described, "files": sizes, "dim": dim}
         names = [name for name in dataset.schema.names if name != "embedding"]
         table = dataset.to_table(columns=names)
-        known = dataset.schema.metadata or {}
-        table = table.replace_schema_metadata({**known, _KEY: json.dumps(about)})
+        metadata = dataset.schema.metadata or {}
+        table = table.replace_schema_metadata({**metadata, _KEY: json.dumps(about)})
         sink = pa.BufferOutputStream()
         with pa.ipc.new_file(sink, table.schema) as writer:
             writer.write_table(table)
@@ -136,11 +134,11 @@ def write_copy(folder: Path, dataset: Any) -> None:
 
 
 def _copy_embeddings(folder: Path, dataset: Any, mark: bytes) -> int:
-    """Copy embeddings behind a mark; returns their length, 0 if there are none or too many."""
+    """Copy the embeddings after a mark; returns D, or 0 if there are none or too many."""
     if "embedding" not in dataset.schema.names:
         return 0
     dim = int(dataset.schema.field("embedding").type.list_size)
-    if dataset.count_rows() * _row_type(dim).itemsize > _MOST_BYTES:
+    if dataset.count_rows() * _row_type(dim).itemsize > _MAX_BYTES:
         return 0
     first = 0
     with replacing(folder / EMBEDDINGS) as temporary, temporary.open("wb") as file:
@@ -149,8 +147,7 @@ def _copy_embeddings(folder: Path, dataset: Any, mark: bytes) -> int:
             flat = batch.column("embedding").flatten().to_numpy(zero_copy_only=False)
             rows = np.empty(batch.num_rows, _row_type(dim))
             rows["vector"] = flat.reshape(-1, dim)
-            places = range(first, first + len(rows))
-            rows["check"] = [_sum(*each) for each in zip(rows["vector"], places, strict=True)]
+            rows["check"] = _checksums(rows["vector"], range(first, first + len(rows)))
             rows.tofile(file)
             first += len(rows)
     return dim
@@ -160,13 +157,14 @@ def _row_type(dim: int) -> np.dtype[Any]:
     return np.dtype([("vector", "<f2", (dim,)), ("check", "<u4")])
 
 
-def _sum(vector: NDArray[np.float16], place: int) -> int:
-    """Return a sum over an embedding and its place: a moved one is found out, too."""
-    return zlib.crc32(vector.tobytes(), place & 0xFFFFFFFF)
+def _checksums(vectors: NDArray[np.float16], offsets: Sequence[int]) -> list[int]:
+    """Return a checksum of each embedding and its offset: a moved row is damage, too."""
+    pairs = zip(vectors, offsets, strict=True)
+    return [zlib.crc32(vector.tobytes(), offset & 0xFFFFFFFF) for vector, offset in pairs]
 
 
 def _mark(version_file: str) -> bytes:
-    """Return what tells the embeddings of a version: 32 bytes."""
+    """Return 32 bytes that identify the embeddings of a version."""
     return hashlib.sha256(version_file.encode()).digest()
 
 
@@ -176,7 +174,7 @@ def _newest(folder: Path) -> Path:
 
 
 def _number(file: Path) -> int:
-    """Return the version of a version file; -1 for names that are not Lance's."""
+    """Return the version of a version file; -1 for other files."""
     if not file.stem.isdecimal():
         return -1
     number = int(file.stem)
@@ -184,5 +182,5 @@ def _number(file: Path) -> int:
 
 
 def _describe(file: Path) -> str:
-    """Return what tells a version file from all others: it names its data files, which are new."""
+    """Return name and hash of a version file, which are unique: it names its data files."""
     return f"{file.name} {hashlib.sha256(file.read_bytes()).hexdigest()}"

@@ -1,7 +1,6 @@
 """Advice on the length of codes: evaluated runs and a gallery size in, costs and quality out.
 
-Every number is measured (MAP, distinct codes, search time), or computed by a rule that is written
-down here; nothing is guessed.
+Every number is measured (MAP, distinct codes, search time), or computed by a rule given here.
 """
 
 from __future__ import annotations
@@ -25,14 +24,14 @@ from phpq.gallery.of_run import open_run
 from phpq.gallery.shards import part_labels
 from phpq.index import CodeIndex
 
-TIMED_ROWS = 2_000_000  # more are not made up for a measurement
+TIMED_ROWS = 2_000_000  # at most, that a search is timed on
 TIMED_QUERIES = 32
 COMMON_BITS = (16, 32, 48, 64)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CodeAdvice:
-    """What codes of one run mean for a gallery of a given size."""
+    """Costs and quality of one run's codes for a gallery of a given size."""
 
     run: str  # its folder
     bits: int  # of a code
@@ -41,14 +40,14 @@ class CodeAdvice:
     images: int  # of that evaluation's gallery
     distinct_codes: int  # among them (measured)
     expected_distinct: int  # in a gallery of the size (computed, `expected_distinct`)
-    images_per_code: float  # size / expected_distinct (computed): as many tie on average
-    search_ms: float  # per query, top 10, one thread (measured on codes made up by `draw_codes`)
+    images_per_code: float  # size / expected_distinct (computed): how many tie on average
+    search_ms: float  # per query, top 10, one thread (measured on synthetic codes, `draw_codes`)
     timed_rows: int  # of that measurement
     memory_bytes: int  # of codes and index (measured at `timed_rows`, scaled to the size)
 
 
 def find_runs(folders: Sequence[Path]) -> list[Path]:
-    """Return the run folders among `folders`, and directly inside those that are none."""
+    """Return the evaluated runs among `folders`, and directly inside the others."""
     runs: list[Path] = []
     for folder in folders:
         inside = [folder] if (folder / CONFIG_FILE).is_file() else sorted(folder.glob("*/"))
@@ -63,7 +62,7 @@ def find_runs(folders: Sequence[Path]) -> list[Path]:
 
 
 def advise_run(run: Path, size: int, *, seed: int = 0) -> CodeAdvice:
-    """Measure and compute what the codes of an evaluated run mean for `size` images."""
+    """Measure and compute costs and quality of a run's codes for `size` images."""
     from phpq.model import load
 
     if size < 1:
@@ -124,11 +123,10 @@ def expected_distinct(sizes: IntArray, size: int, *, most: float) -> float:
 
 
 def draw_codes(codes: CodeArray, rows: int, generator: np.random.Generator) -> CodeArray:
-    """Make up codes that repeat as those of a sample do.
+    """Draw synthetic codes (rows, M) uint8 that repeat like those of a sample (N, M).
 
-    Rows are drawn with replacement; as often as the sample suggests that an image would have an
-    unseen code (its share of codes that occur once, Good and Turing), one byte is taken from
-    another row. Takes a sample (N, M) uint8 and returns (rows, M) uint8.
+    Rows are drawn with replacement. With the probability of an unseen code, which is the share of
+    codes that occur once (Good-Turing), one byte is taken from another row.
     """
     groups = group_codes(codes)
     new_share = float((groups.sizes == 1).sum() / len(codes))
@@ -143,7 +141,7 @@ def draw_codes(codes: CodeArray, rows: int, generator: np.random.Generator) -> C
 def draw_queries(
     codebooks: Codebooks, codes: CodeArray, labels: IntArray, generator: np.random.Generator
 ) -> FloatArray:
-    """Make up (TIMED_QUERIES, D) queries: between two images of a class, nearer to the first."""
+    """Draw (TIMED_QUERIES, D) queries between two images of a class, nearer to the first."""
     first = generator.integers(len(codes), size=TIMED_QUERIES)
     second = [generator.choice(np.flatnonzero(labels == labels[row])) for row in first]
     near, far = codebooks.decode(codes[first]), codebooks.decode(codes[np.asarray(second)])

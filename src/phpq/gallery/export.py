@@ -1,4 +1,4 @@
-"""A gallery without a model: a store in, facts, a Parquet file or a faiss index and ids out."""
+"""Exports without a model: a store in, a summary, a Parquet file or a faiss index out."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class FaissGallery:
 
 
 def describe_store(store: GalleryStore) -> dict[str, Any]:
-    """Return what a gallery holds, what it costs, and how it is laid out on disk."""
+    """Return content, size and layout of a gallery, as plain data."""
     codes = find_part(store).codes()
     manifest, dataset = store.manifest, store.dataset
     labels = dataset.to_table(columns=["label"]).column("label")
@@ -42,7 +42,7 @@ def describe_store(store: GalleryStore) -> dict[str, Any]:
         own = {
             "trust": manifest.trust,
             "codebook_bytes": memory,
-            # With codebooks and classes, which all images share.
+            # With a share of the codebooks.
             "bytes_per_image": (codes.nbytes + memory) / len(codes) if len(codes) else None,
             "fit": asdict(describe_fit(store)),
         }

@@ -1,7 +1,7 @@
-"""A gallery folder: its manifest, the lock of its one writer, and messages that name its repair.
+"""A gallery folder: its manifest, the lock of its one writer, and errors that name the repair.
 
-The operating system frees the lock when its process dies: nothing has to be cleaned up after a
-kill, and readers never wait.
+The operating system frees the lock when its process dies: a kill leaves nothing to clean up, and
+readers never wait.
 """
 
 from __future__ import annotations
@@ -28,24 +28,22 @@ from phpq.files import read_json
 IMAGES = "images.lance"
 MANIFEST = "manifest.json"
 LOCK = "writer.lock"
-EMBEDDING_LOCK = "embedding.lock"  # held while images are embedded again, beside other changes
+EMBEDDING_LOCK = "embedding.lock"  # held while images are embedded again; others may write
 FORMAT_VERSION = 1
 OWN_FORMAT_VERSION = 2  # of galleries that own their codebooks
 UPGRADED_FORMAT_VERSION = 3  # of galleries whose versions may differ in their models
 HINT = "_versions/latest_version_hint.json"
-# What is raised for a damaged or missing file.
+# Errors of a damaged or missing file.
 DAMAGE = (ValueError, OSError, pa.ArrowException, RuntimeError, KeyError)
-# What only a gallery that owns its codebooks says of itself.
+# Fields of the manifest of galleries that own their codebooks, and of upgraded ones.
 _OWN = ("codebooks", "space", "trust", "books", "fit", "fitted_rows")
-# What only an upgraded gallery says of itself.
 _UPGRADED = ("model", "before", "left_out")
-# What is said only where there is something to say: programs of before do without it.
-_CHANCES = "chances"
+_CHANCES = "chances"  # written only if set: older versions of phpq ignore it
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Manifest:
-    """`manifest.json`: what a gallery says of itself."""
+    """`manifest.json`: the settings of a gallery, or of one version of it."""
 
     model_fingerprint: str  # of the model that made the codes
     num_codebooks: int  # M, bytes of a code
@@ -57,18 +55,18 @@ class Manifest:
     phpq_version: str = __version__  # that made it
     format_version: int = FORMAT_VERSION  # of the layout on disk
     codebooks: Literal["model", "own"] = "model"  # whose they are
-    space: Space = "learned"  # the embedding that is coded
-    trust: float = 0.0  # how far labels are trusted, 0 to 1
-    # These three, `num_codebooks` and `trust` may differ from version to version.
-    books: str = ""  # sha256 of the file of its codebooks; empty as long as there are none
-    fit: str = ""  # what it was when they were fitted; codes of one fit mean the same
+    space: Space = "learned"  # the embedding that is encoded
+    trust: float = 0.0  # weight of labels, 0 to 1
+    # These three, `num_codebooks` and `trust` may differ between versions.
+    books: str = ""  # sha256 of the codebooks file; empty before the first fit
+    fit: str = ""  # `books` at the last fit; codes of one fit are comparable
     fitted_rows: int = 0  # images of the gallery at that time
-    # In an upgraded gallery these, and what the model says of its codes, differ too.
-    model: str = ""  # the folder of the model in `models`; empty: `model`
+    # In an upgraded gallery these, and all that depends on the model, may differ too.
+    model: str = ""  # folder of the model in `models`; empty: `model`
     before: int = 0  # the version that a rollback goes to; 0: none
-    left_out: int = 0  # images that one of the two versions has and the other has not
-    # Of a gallery with the codebooks of its model; differs from version to version, too.
-    chances: str = ""  # sha256 of the file of what it knows of its own doubt; empty: none
+    left_out: int = 0  # images that only one of these two versions has
+    # May differ between versions; only with the codebooks of the model.
+    chances: str = ""  # sha256 of the calibration file; empty: none
 
     @property
     def owns_codebooks(self) -> bool:
@@ -90,12 +88,12 @@ class Manifest:
         """Bits of one code: M log2 K."""
         return self.num_codebooks * (self.codebook_size.bit_length() - 1)
 
-    def lasting(self, *, upgraded: bool = False) -> Manifest:
-        """Return what is the same for all versions of a gallery, of an upgraded one or another."""
-        lasts = replace(self, chances="")
+    def common(self, *, upgraded: bool = False) -> Manifest:
+        """Return the manifest with defaults for all that may differ between versions."""
+        common = replace(self, chances="")
         if upgraded:
-            lasts = replace(
-                lasts,
+            common = replace(
+                common,
                 model_fingerprint="",
                 codebook_size=2,
                 embedding_dim=1,
@@ -106,27 +104,27 @@ class Manifest:
                 left_out=0,
             )
         if upgraded or self.owns_codebooks:
-            lasts = replace(lasts, num_codebooks=1, trust=0.0, books="", fit="", fitted_rows=0)
-        return lasts
+            common = replace(common, num_codebooks=1, trust=0.0, books="", fit="", fitted_rows=0)
+        return common
 
     def same_gallery(self, other: Manifest) -> bool:
-        """Say whether two manifests can be those of two versions of one gallery."""
+        """Say whether two manifests can belong to two versions of one gallery."""
         upgraded = self.upgraded or other.upgraded
-        return self.lasting(upgraded=upgraded) == other.lasting(upgraded=upgraded)
+        return self.common(upgraded=upgraded) == other.common(upgraded=upgraded)
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain data for JSON."""
         content = asdict(self) | {"bits": self.bits}
-        said = {"bits", *_names(self.format_version)} | ({_CHANCES} if self.chances else set())
-        return {name: value for name, value in content.items() if name in said}
+        names = {"bits", *_names(self.format_version)} | ({_CHANCES} if self.chances else set())
+        return {name: value for name, value in content.items() if name in names}
 
 
 def _names(format_version: object) -> list[str]:
-    """Return the names of what every manifest of a format says, as they are listed above."""
-    unsaid: tuple[str, ...] = (_CHANCES,)
+    """Return the fields of every manifest of a format."""
+    absent: tuple[str, ...] = (_CHANCES,)
     if format_version != UPGRADED_FORMAT_VERSION:
-        unsaid += _UPGRADED if format_version == OWN_FORMAT_VERSION else (*_OWN, *_UPGRADED)
-    return [each.name for each in fields(Manifest) if each.name not in unsaid]
+        absent += _UPGRADED if format_version == OWN_FORMAT_VERSION else (*_OWN, *_UPGRADED)
+    return [each.name for each in fields(Manifest) if each.name not in absent]
 
 
 def new_manifest(
@@ -136,7 +134,7 @@ def new_manifest(
     query_norm: QueryNorm = "unit",
     keep_embeddings: bool = False,
 ) -> Manifest:
-    """Describe a gallery that is made now."""
+    """Return the manifest of a new gallery with the codebooks of its model."""
     return Manifest(
         model_fingerprint=fingerprint,
         num_codebooks=codebooks.num_codebooks,
@@ -156,7 +154,7 @@ def new_own_manifest(
     trust: float = TRUST,
     keep_embeddings: bool = True,
 ) -> Manifest:
-    """Describe a gallery that is made now and will own its codebooks."""
+    """Return the manifest of a new gallery that will own its codebooks."""
     check_own(bits, trust)
     return Manifest(
         model_fingerprint=fingerprint,
@@ -173,7 +171,7 @@ def new_own_manifest(
 
 
 def check_own(bits: int, trust: float) -> None:
-    """Raise a `ConfigError` unless a gallery can own codebooks of these settings."""
+    """Raise a `ConfigError` unless a gallery can own codebooks with these settings."""
     if bits % 8 or not 8 <= bits <= 256:
         raise ConfigError(
             f"bits={bits} is not allowed for a gallery's own codebooks; use a multiple of 8 from 8 "
@@ -215,14 +213,14 @@ def parse_manifest(content: Mapping[str, Any], folder: Path) -> Manifest:
             f"images again; if the file is damaged: phpq gallery verify --repair {folder}"
         )
     try:
-        said = {name: content[name] for name in _names(version)}
-        manifest = Manifest(**said, chances=content.get(_CHANCES, ""))
+        values = {name: content[name] for name in _names(version)}
+        manifest = Manifest(**values, chances=content.get(_CHANCES, ""))
         own = manifest.owns_codebooks
         good = (
             version in (FORMAT_VERSION, OWN_FORMAT_VERSION, UPGRADED_FORMAT_VERSION)
             and manifest.codebooks in ("model", "own")
             and (manifest.upgraded or own == (version == OWN_FORMAT_VERSION))
-            and (not manifest.model or manifest.model.isalnum())  # a name, no way out of `models`
+            and (not manifest.model or manifest.model.isalnum())  # no path out of `models`
             and all(isinstance(number, int) for number in (manifest.before, manifest.left_out))
             and manifest.space in ("learned", "general")
             and isinstance(manifest.model_fingerprint, str)
@@ -249,16 +247,16 @@ def parse_manifest(content: Mapping[str, Any], folder: Path) -> Manifest:
 
 
 def newest_seen(folder: Path) -> int:
-    """Return the newest version that Lance noted down, 0 if there is no note."""
+    """Return the newest version by the hint file of Lance, 0 without one."""
     try:
         return int(json.loads((folder / IMAGES / HINT).read_text("utf-8"))["version"])
     except (OSError, ValueError, KeyError, TypeError):
-        return 0  # only a hint: Lance does without it too
+        return 0  # it is only a hint
 
 
 @contextmanager
 def damage_named(folder: Path) -> Iterator[None]:
-    """Turn what Lance and Arrow raise into a `FormatError` that names the repair."""
+    """Turn errors of Lance and Arrow into a `FormatError` that names the repair."""
     try:
         yield
     except PhpqError:
@@ -270,21 +268,20 @@ def damage_named(folder: Path) -> Iterator[None]:
 
 
 def reason(error: Exception) -> str:
-    """Return what Lance says without the place in its source."""
+    """Return the message of an error of Lance without the line of its source."""
     return str(error).split(", /")[0].rstrip(".") or type(error).__name__
 
 
 @contextmanager
 def writing(folder: Path, *, timeout: float = 60.0, lock_file: str = LOCK) -> Iterator[None]:
-    """Hold the right to change a gallery; waits `timeout` seconds for another writer.
+    """Hold the lock of a gallery; waits `timeout` seconds for another writer.
 
-    A `DataError` if another process still writes after that time, or the folder is read-only.
-    Another `lock_file` is another right, which one process has at a time.
+    A `DataError` if another process still holds it after that time, or the folder is read-only.
     """
     path = folder / lock_file
     lock = FileLock(path, timeout=timeout, poll_interval=0.02)
     try:
-        folder.stat()  # filelock would make a folder that is not there
+        folder.stat()  # filelock would make a missing folder
         lock.acquire()
     except Timeout as error:
         doing = "changed" if lock_file == LOCK else "upgraded or refitted"

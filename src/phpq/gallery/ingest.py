@@ -1,11 +1,12 @@
 """Bulk add: a source in, records with codes committed every few seconds, and a report out.
 
-Files are hashed and decoded in threads while the model works; one whose content is in the gallery
-already is read, but neither decoded nor encoded again. A batch is a stretch of the source, whatever
-is stored: a run that goes on where another stopped gives the model the same batches, and so the
-same bits (rounding depends on how many it sees at once). Images are compared with the gallery as it
-was when the work began, whatever is committed meanwhile; where a source names an id twice, the last
-one holds. So the result does not depend on timing.
+Threads hash and decode files while the model works; content that is in the gallery already is
+neither decoded nor encoded again. The result does not depend on timing:
+
+- Batches are consecutive images of the source, whether stored or not. A resumed run gives the model
+  the same batches, and so the same bits (rounding depends on the batch).
+- Images are compared with the gallery as it was at the start, whatever is committed meanwhile.
+- If a source names an id twice, the last one wins.
 """
 
 from __future__ import annotations
@@ -39,24 +40,24 @@ if TYPE_CHECKING:
 Progress = Callable[[str, int, int], None]  # what is done, images done, images in all
 COMMIT_IMAGES = 2000
 COMMIT_SECONDS = 10.0
-FIT_IMAGES = 20_000  # of a gallery that owns its codebooks: the first commit, which they fit
-_MANY_FILES = 100  # a commit makes a file; more than this are merged at the end
+FIT_IMAGES = 20_000  # of the first commit if the gallery owns its codebooks: they are fitted to it
+_MANY_FILES = 100  # each commit makes a file; more than this are merged at the end
 _WINDOW = 4096  # ids looked up at once
 
 
 @dataclass(frozen=True, slots=True)
 class AddReport:
-    """What became of the images of a source."""
+    """Counts of the images of a source."""
 
     added: int = 0  # new ids
-    unchanged: int = 0  # ids whose content, label and metadata are stored already
-    replaced: int = 0  # ids whose content, place, label or metadata is another now
+    unchanged: int = 0  # ids that are stored with the same content, label and metadata
+    replaced: int = 0  # ids whose content, place, label or metadata has changed
     skipped: tuple[SkippedImage, ...] = ()  # images that cannot be read
-    refitted: bool = False  # whether the gallery's own codebooks were fitted anew at the end
+    refitted: bool = False  # whether the gallery's own codebooks were fitted again at the end
 
     @property
     def seen(self) -> int:
-        """Images looked at."""
+        """All images of the source."""
         return self.added + self.unchanged + self.replaced + len(self.skipped)
 
     def to_dict(self) -> dict[str, Any]:
@@ -66,22 +67,22 @@ class AddReport:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Encoded:
-    """One image that was looked at."""
+    """One image of the source, processed."""
 
     item: Item
-    record: Record | None = None  # what is to be written; None if nothing is
+    record: Record | None = None  # to be written; None if nothing has changed
     reason: str | None = None  # why it cannot be read; None if it can
 
 
 class Engine(Protocol):
-    """Encodes images and writes their rows elsewhere, with the order and content of this process.
+    """Encodes images and writes rows in other processes, with the same result as in this one.
 
-    The one there is: `phpq.cluster.encoding`.
+    Implemented by `phpq.cluster.encoding`.
     """
 
     @property
     def workers(self) -> int:
-        """Machines or devices at work: commits are that many times as large."""
+        """Number of machines or devices; commits are that many times as large."""
 
     def encode(
         self,
@@ -95,7 +96,7 @@ class Engine(Protocol):
         """Do as `encode_items`."""
 
     def write(self, table: Any, dataset: Any) -> list[Any]:
-        """Write an Arrow table as fragments of a Lance dataset, for a commit to come."""
+        """Write an Arrow table as fragments of a Lance dataset, to be committed later."""
 
 
 def encode_items(
@@ -107,11 +108,11 @@ def encode_items(
     space: Space = "learned",
     workers: int = 0,
 ) -> Generator[list[Encoded], None, None]:
-    """Encode images, which say what the gallery holds under their ids, in flat memory.
+    """Encode images in bounded memory; those that `Item.stored` shows to be unchanged are not.
 
-    Yields what became of each batch: `batch_size` images that follow each other in `items`. In the
-    "general" space they are only embedded: codes come when they are written (`code_records`).
-    `workers` are the threads that read and decode; 0 is one per core.
+    Yields batches of `batch_size` consecutive items. In the "general" space images are only
+    embedded; `code_records` encodes them when they are written. `workers` are the threads that read
+    and decode; 0 is one per core.
     """
     config = model.card.config.data
     with closing(
@@ -143,7 +144,7 @@ def encode_again(model: Model, record: Record, store: GalleryStore) -> Record | 
     return replace(record, code=code, embedding=kept)
 
 
-# An image, its hash, and its square, or why it cannot be read, or None if it is stored already.
+# An item, its hash, and its pixels, or why it cannot be read, or None if it is stored already.
 _Read = tuple[Item, bytes, NDArray[np.uint8] | str | None]
 
 
@@ -174,7 +175,7 @@ def _finish(batch: list[_Read], model: Model, keep_embeddings: bool, space: Spac
         if isinstance(square, str):
             done.append(Encoded(item, reason=square))
         elif square is None:
-            done.append(Encoded(item, _described_anew(item)))
+            done.append(Encoded(item, _updated(item)))
         else:
             embedding, code = next(encoded)
             kept = embedding.astype(np.float16) if keep_embeddings else None
@@ -183,8 +184,8 @@ def _finish(batch: list[_Read], model: Model, keep_embeddings: bool, space: Spac
     return done
 
 
-def _described_anew(item: Item) -> Record | None:
-    """Return the stored record with the place, label and metadata of now; None if none differs."""
+def _updated(item: Item) -> Record | None:
+    """Return the stored record with new place, label and metadata; None if nothing differs."""
     stored = item.stored
     assert stored is not None
     before = {name: value for name, value in stored.metadata.items() if value is not None}
@@ -202,10 +203,10 @@ class Ingest:
 
     store: GalleryStore
     model: Model
-    batch_size: int = 64  # images that the model sees at once
+    batch_size: int = 64  # of the model
     refuse_bad: bool = False  # stop at an image that cannot be read
     refuse_clash: bool = True  # stop at an id that names another file that still exists
-    engine: Engine | None = None  # who encodes and writes; None is this process
+    engine: Engine | None = None  # encodes and writes; None: this process
 
     def __post_init__(self) -> None:
         if self.batch_size < 1:
@@ -213,10 +214,10 @@ class Ingest:
                 f"batch_size={self.batch_size} is not allowed: it must be at least 1."
             )
         self._before = self.store  # the version that images are compared with
-        self._made_by = self.store.manifest.model_fingerprint  # what `model` must be
+        self._made_by = self.store.manifest.model_fingerprint  # of `model`
         self._waiting: dict[str, Record] = {}
-        self._rewritten: set[str] = set()  # ids of the gallery as it was, written since
-        self._relabelled: dict[str, str | None] = {}  # those with codes of another label, and which
+        self._rewritten: set[str] = set()  # ids of `_before` that were written since
+        self._relabelled: dict[str, str | None] = {}  # waiting ids with another label: the old one
         self._since = time.monotonic()
         self._skipped: list[SkippedImage] = []
         self._counts: Counter[str] = Counter()
@@ -229,16 +230,16 @@ class Ingest:
         metadata: Mapping[str, Any],
         prefix: str = "",
     ) -> AddReport:
-        """Encode and write a source; what was encoded is committed even if this is interrupted.
+        """Encode and write a source; finished images are committed even if this is interrupted.
 
-        `progress` is called with ("indexing", images done, images in all); `metadata` are values
-        for all images, `prefix` is put before every id.
+        `progress` is called with ("indexing", images done, images in all). `metadata` holds values
+        for all images; `prefix` is put before every id.
         """
         total = (count_items(source) or 0) if progress else 0
         self.store.refresh()
         self._before = GalleryStore.open(self.store.folder)
         if self._before.manifest.owns_codebooks:
-            self._before.own_codebooks()  # read now: another process may compact the gallery
+            self._before.own_codebooks()  # now: another process may compact the gallery later
         batches = (self.engine.encode if self.engine else encode_items)(
             self._items(source, metadata, prefix),
             self.model,
@@ -265,7 +266,7 @@ class Ingest:
         )
 
     def _items(self, source: Source, metadata: Mapping[str, Any], prefix: str) -> Iterator[Item]:
-        """Yield the images of a source with what the gallery holds under their ids."""
+        """Yield the images of a source with the stored records of their ids."""
         shared = {column_name(name): value for name, value in metadata.items()}
         items = read_items(source)
         while window := list(islice(items, _WINDOW)):
@@ -281,7 +282,7 @@ class Ingest:
         except FormatError:
             # Another process may have compacted the gallery and removed the version we read.
             newer = GalleryStore.open(self.store.folder)
-            if newer.manifest.fit != self._before.manifest.fit:  # codes of then mean nothing now
+            if newer.manifest.fit != self._before.manifest.fit:  # codes of another fit
                 raise DataError(
                     f"The gallery {str(self.store.folder)!r} was fitted anew and compacted by "
                     "another process while images were added. What is done is in the gallery; run "
@@ -298,13 +299,13 @@ class Ingest:
             self._skipped.append(SkippedImage(item.id, encoded.reason))
             return
         if record is None and item.id in self._rewritten:
-            record = item.stored  # as before, but the source named it earlier with other content
+            record = item.stored  # as stored, but the source named it earlier with other content
         if record is None:
             self._counts["unchanged"] += 1
             return
         if self.refuse_clash:
             _check_clash(item.stored, record)
-        if record.id in self._waiting:  # the source names it twice: the last one holds
+        if record.id in self._waiting:  # the source names it twice: the last one wins
             self._commit()
         self._waiting[record.id] = record
         if item.stored is not None:
@@ -313,7 +314,7 @@ class Ingest:
                 self._relabelled[record.id] = item.stored.label
 
     def _commit_if_due(self) -> None:
-        # Between batches only: a run that goes on from here sees the batches that this one saw.
+        # Only between batches: a run that resumes here has the same batches as this one.
         most = COMMIT_IMAGES * (self.engine.workers if self.engine else 1)
         late = time.monotonic() - self._since >= COMMIT_SECONDS
         if self.store.manifest.owns_codebooks and not len(self.store):
@@ -355,7 +356,7 @@ def _check_clash(old: Record | None, new: Record) -> None:
 
 
 def gone_from(store: GalleryStore, root: Path) -> list[str]:
-    """Return the ids of images that came from a folder and whose files are gone from it."""
+    """Return the ids of images of a folder whose files no longer exist."""
     folder = root.expanduser().absolute()
     if not folder.is_dir():
         raise DataError(f"There is no folder {str(root)!r}; nothing was deleted.")

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 MODEL = "model"  # the folder of the model that a gallery was made with
 MODELS = "models"  # the folder of those that it was upgraded to
-_HELD = 2  # models in memory: queries under way may still need the one before
+_HELD = 2  # models in memory: running queries may still need the old one
 
 
 def is_run(folder: Path) -> bool:
@@ -36,14 +36,14 @@ def is_run(folder: Path) -> bool:
 
 
 def run_of(gallery: Path) -> Path | None:
-    """Return the run that a gallery is the evaluation of, which is its model; or else None."""
+    """Return the run whose evaluation a gallery is, and which is its model; None for others."""
     run = gallery.parent.parent
     inside_run = gallery.parent.name == FOLDER and is_run(run)
     return run if inside_run and not (gallery / MODEL).is_dir() else None
 
 
 def model_folder(gallery: Path, manifest: Manifest | None) -> Path:
-    """Return where the model of a version is; without a manifest, of the first one."""
+    """Return the folder of the model of a version; without a manifest, of the first one."""
     if manifest is not None and manifest.model:
         return gallery / MODELS / manifest.model
     return run_of(gallery) or gallery / MODEL
@@ -62,7 +62,7 @@ def model_calibration(gallery: Path, manifest: Manifest) -> tuple[Calibration, s
 
 
 def as_model(model: Model | str | Path, device: str = "auto", runtime: str = "auto") -> Model:
-    """Return a model, loaded if it is what `phpq.load` takes."""
+    """Return a model, loaded by `phpq.load` if it is given by name."""
     from phpq.model import load
 
     if isinstance(model, str | Path):
@@ -71,7 +71,7 @@ def as_model(model: Model | str | Path, device: str = "auto", runtime: str = "au
 
 
 def fingerprint_of(model: Model, space: Space) -> str:
-    """Return what tells a model's embeddings of a space from those of other models."""
+    """Return the fingerprint of a model's embeddings of a space."""
     return model.general_fingerprint() if space == "general" else model.fingerprint()
 
 
@@ -88,7 +88,7 @@ def manifest_for(
     trust: float,
     keep_embeddings: bool,
 ) -> Manifest:
-    """Describe a gallery of a model; `bits` and `trust` are of codebooks of its own."""
+    """Return the manifest of a new gallery; `bits` and `trust` are for codebooks of its own."""
     if codebooks not in ("model", "own"):
         raise ConfigError(f"codebooks={codebooks!r} is not allowed; use 'model' or 'own'.")
     if codebooks == "own":
@@ -110,14 +110,14 @@ def manifest_for(
 def load_model(
     folder: Path, manifest: Manifest, device: str = "auto", runtime: str = "auto"
 ) -> Model:
-    """Load the model of a version; a `FormatError` if it is not what made its codes."""
+    """Load the model of a version; a `FormatError` if it did not make its codes."""
     from phpq.model import load
     from phpq.model.checkpoint import read_card
 
     home = model_folder(folder, manifest)
     files = "config.json and weights.safetensors"
     try:
-        read_card(home)  # names a missing folder; `load` would look for it on the hub
+        read_card(home)  # fails for a missing folder; `load` would look for it on the hub
         model = load(home, device=device, runtime=runtime)
         files = "general.safetensors"
         made_them = is_made_by(manifest, model)
@@ -136,7 +136,7 @@ def load_model(
 
 
 def save_model(folder: Path, model: Model, name: str) -> None:
-    """Put a model into `models` of a gallery, unless it is there; whole or not at all."""
+    """Save a model into `models` of a gallery, atomically, unless it is there."""
     home = folder / MODELS
     if (home / name).is_dir():
         return
@@ -151,7 +151,7 @@ def save_model(folder: Path, model: Model, name: str) -> None:
 
 
 class Models:
-    """The models of a gallery's versions, loaded when they are asked for; the last ones are kept.
+    """The models of a gallery's versions, loaded on demand; the last ones stay in memory.
 
     Device and runtime are those of `phpq.load`.
     """
@@ -163,7 +163,7 @@ class Models:
 
     @classmethod
     def one(cls, folder: Path, model: Model, manifest: Manifest) -> Models:
-        """Begin with a loaded model, that of a version with this manifest."""
+        """Start with a loaded model, that of a version with this manifest."""
         models = cls(folder)
         models._held[manifest.model_fingerprint] = model
         return models

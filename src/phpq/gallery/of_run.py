@@ -1,4 +1,4 @@
-"""A run as a gallery: what `phpq evaluate` coded becomes `evaluation/gallery` of the run folder.
+"""The gallery of an evaluated run: the codes of `phpq evaluate` become `evaluation/gallery`.
 
 The run folder is the model of that gallery; no weights are copied.
 """
@@ -26,7 +26,7 @@ _NO_HASH = bytes(32)  # of an image whose file is gone
 
 
 def open_run(run: Path, model: Model) -> GalleryStore:
-    """Open the gallery of an evaluated run, whose codes are those of its model."""
+    """Open the gallery of an evaluated run; a `FormatError` if it was trained again since."""
     build_gallery(run, model)
     store = GalleryStore.open(run / FOLDER / GALLERY)
     if model.fingerprint() != store.manifest.model_fingerprint:
@@ -35,9 +35,9 @@ def open_run(run: Path, model: Model) -> GalleryStore:
 
 
 def build_gallery(run: Path, model: Model) -> None:
-    """Make a gallery of what an evaluation coded, unless that is done.
+    """Make the gallery of an evaluation, unless that is done.
 
-    A crash leaves the coded file, from which the next call makes the gallery.
+    After a crash the coded file is still there, and the next call makes the gallery.
     """
     folder = run / FOLDER
     if not _is_pending(folder):

@@ -1,6 +1,6 @@
-"""Look over a gallery on disk, and fix it: a folder in, a list of problems and what was done out.
+"""Verify a gallery on disk, and repair it: a folder in, a list of problems and repairs out.
 
-`verify_store` works without a model; `verify_gallery` looks at the model too, and encodes again.
+`verify_store` works without a model; `verify_gallery` checks the model too, and encodes again.
 """
 
 from __future__ import annotations
@@ -38,20 +38,20 @@ from phpq.gallery.records import Record, code_matrix, row_checks
 from phpq.gallery.refit import refit_from_kept
 from phpq.gallery.store import METADATA_KEY, GalleryStore
 
-ASIDE = "damaged"  # where broken files are put, not deleted
+ASIDE = "damaged"  # folder for broken files, which are not deleted
 BoolArray = NDArray[np.bool_]
 Encode = Callable[[Sequence[Record]], Sequence[Record | None]]
 
 
 @dataclass(frozen=True, slots=True)
 class VerifyReport:
-    """What was found in a gallery."""
+    """Problems and repairs of a gallery."""
 
-    images: int  # sound ones at the end
+    images: int  # intact ones at the end
     problems: tuple[str, ...] = ()  # a line each
-    repairs: tuple[str, ...] = ()  # what was done, a line each; empty without a repair
+    repairs: tuple[str, ...] = ()  # a line each; empty without `repair`
     lost: tuple[str, ...] = ()  # ids that had to be dropped; index their files again
-    model_sound: bool = True  # whether what made the codes is there; no repair can fix that
+    model_sound: bool = True  # whether model and codebooks are intact; no repair can fix them
 
     @property
     def sound(self) -> bool:
@@ -74,13 +74,13 @@ class _Notes:
     problems: list[str] = field(default_factory=list)
     repairs: list[str] = field(default_factory=list)
     lost: list[str] = field(default_factory=list)
-    readable: bool = True  # whether the gallery's own codebooks are there
+    readable: bool = True  # whether the gallery's own codebooks are intact
 
 
 def verify_gallery(folder: Path, *, repair: bool = False) -> VerifyReport:
-    """Do as `verify_store`, and read the model too.
+    """Do as `verify_store`, and check the model too.
 
-    A model that is broken or another one cannot be fixed: the report says what to do.
+    A broken or wrong model cannot be repaired: the report says what to do.
     """
 
     def encode(records: Sequence[Record]) -> Sequence[Record | None]:
@@ -103,10 +103,9 @@ def verify_store(
 ) -> VerifyReport:
     """Read everything in a gallery but its model; a `FormatError` if nothing is left to repair.
 
-    To `repair` is to set broken files aside, fall back to the last good version, drop what cannot
-    be read, encode again what has lost its code, and write the manifest anew. `encode` gives
-    records their codes anew from their files, or None where a file is gone or has changed; without
-    it rows without a code are dropped.
+    `repair` moves broken files aside, falls back to the last good version, drops what cannot be
+    read, encodes damaged rows again, and rewrites the manifest. `encode` encodes records from their
+    files, with None for a file that is gone or has changed; without it damaged rows are dropped.
     """
     if not (folder / IMAGES).is_dir():
         read_manifest(folder)  # names a folder that is no gallery
@@ -148,12 +147,12 @@ def _verify(folder: Path, repair: bool, encode: Encode | None) -> VerifyReport:
 
 
 def _open_version(folder: Path, notes: _Notes, *, repair: bool) -> Any:
-    """Open the newest version that opens; broken ones are set aside."""
+    """Open the newest intact version; broken ones are moved aside."""
     import lance
 
     versions = folder / IMAGES / "_versions"
     noted = newest_seen(folder)
-    # Lance names them so that the newest comes first.
+    # By their names the newest comes first.
     for file in sorted(versions.glob("*.manifest")):
         try:
             dataset = lance.dataset(folder / IMAGES)
@@ -183,7 +182,7 @@ def _open_version(folder: Path, notes: _Notes, *, repair: bool) -> Any:
 
 
 def _check_manifest(folder: Path, dataset: Any, notes: _Notes, *, repair: bool) -> Manifest | None:
-    """Compare manifest.json with the copy that the data carry."""
+    """Compare manifest.json with the copy in the data."""
     copy = json.loads((dataset.schema.metadata or {}).get(METADATA_KEY, b"{}"))
     try:
         kept = parse_manifest(copy, folder)
@@ -206,11 +205,11 @@ def _check_manifest(folder: Path, dataset: Any, notes: _Notes, *, repair: bool) 
         write_json(folder / MANIFEST, kept.to_dict())
         notes.repairs.append("wrote manifest.json anew from the copy that the data carry")
         return kept
-    return manifest if manifest is None or kept is None else kept  # which knows its codebooks
+    return manifest if manifest is None or kept is None else kept  # which names its codebooks
 
 
 def _check_codebooks(store: GalleryStore, notes: _Notes, *, repair: bool) -> GalleryStore:
-    """Read the codebooks that a gallery owns; lost ones are fitted anew to kept embeddings."""
+    """Read the codebooks that a gallery owns; damaged ones are fitted again if possible."""
     try:
         store.own_codebooks()
     except FormatError as error:
@@ -270,11 +269,11 @@ def _fix_rows(
     notes: _Notes,
     encode: Encode | None,
 ) -> Any:
-    """Encode damaged rows, (N,) as a scan meets them, again if possible; drop the other ones."""
+    """Encode damaged rows, (N,) in the order of a scan, again if possible; drop the others."""
     manifest, dataset = store.manifest, store.dataset
     rows = dataset.to_table(columns=["row"])["row"].fill_null(-1).to_numpy()
     table = dataset.take(np.flatnonzero(damaged & ~repeated).tolist())
-    # A code that is null cannot become an array; it is made anew anyway.
+    # A null code cannot become an array; it is encoded again anyway.
     empty = np.zeros(len(table) * manifest.num_codebooks, np.uint8)
     codes = pa.FixedSizeListArray.from_arrays(pa.array(empty), manifest.num_codebooks)
     place = table.schema.get_field_index("code")
@@ -295,13 +294,13 @@ def _fix_rows(
 
 
 def _encode_kept(store: GalleryStore, records: Sequence[Record]) -> Sequence[Record | None]:
-    """Give records of a gallery that owns its codebooks codes from their kept embeddings."""
+    """Encode records from their kept embeddings, in a gallery that owns its codebooks."""
     bare = [replace(record, code=record.code[:0]) for record in records]
     return code_records(store, bare, store)
 
 
 def _damaged(table: Any, manifest: Manifest) -> BoolArray:
-    """Return (N,) bool: rows whose code is missing, impossible or not what was written."""
+    """Return (N,) bool: rows whose code is missing, impossible or fails its checksum."""
     bad: BoolArray = np.any([column.is_null().to_numpy() for column in table.columns], axis=0)
     whole = table.filter(pa.array(~bad))
     codes = code_matrix(whole["code"], manifest.num_codebooks)
@@ -332,7 +331,7 @@ def _check_model(folder: Path) -> str | None:
         read_card(home)
         model = load(home, device="cpu")
         fingerprint = fingerprint_of(model, manifest.space) if manifest else ""
-        # A file that a runtime needs is read when it is used, not before.
+        # Some files are only read on first use.
         side = model.card.config.data.store_size
         space = manifest.space if manifest else "learned"
         model.embed_pixels(np.zeros((1, 3, side, side), np.uint8), space=space)
@@ -347,7 +346,7 @@ def _check_model(folder: Path) -> str | None:
 
 
 def _newest_manifest(folder: Path) -> Manifest | None:
-    """Return what the newest version says of itself, or else the folder; None if neither does."""
+    """Return the manifest of the newest version, or of the folder; None if neither is intact."""
     with suppress(PhpqError):
         return GalleryStore.open(folder).manifest
     with suppress(PhpqError):

@@ -1,6 +1,6 @@
-"""What can be put into a gallery: a folder, a table, a list, rows or a data set in, items out.
+"""Sources of a gallery: a folder, a table, a list, rows or a data set in, items out.
 
-Items are yielded one at a time: a folder of a million images takes no more memory than one of ten.
+Items are yielded one at a time, so that memory does not depend on the number of images.
 """
 
 from __future__ import annotations
@@ -36,13 +36,13 @@ _PREFIXES = ("plumage", "cub200", "dogs120", "folder:", "table:")
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Item:
-    """One image that is to be put into a gallery."""
+    """One image to be added to a gallery."""
 
     id: str  # its name in the gallery
     image: Origin  # where its bytes come from: a file, a URI, a cell, or memory
     label: str | None = None
     metadata: Mapping[str, Any] = field(default_factory=dict)  # with clean column names
-    stored: Record | None = None  # what the gallery holds under this id, once that was looked up
+    stored: Record | None = None  # the record of this id in the gallery, once looked up
 
     @property
     def uri(self) -> str | None:
@@ -51,14 +51,15 @@ class Item:
 
 
 def read_items(source: Source, *, home: Path | None = None) -> Iterator[Item]:
-    """Yield the images of a source; a `DataError` if there are none. Downloads are in `home`.
+    """Yield the images of a source; a `DataError` if there are none. Downloads go to `home`.
 
-    It is a folder (ids are paths relative to it, labels the names of its sub-folders); a .csv, .tsv
-    or .parquet file or a .lance dataset with a column `path` (or `uri`), or with `image` (the bytes
-    of image files; not in text tables), and optionally `id` and `label`, all others are metadata; a
-    .txt file with one path or URI per line; one image file; all of these also by URI, as in
-    s3://bucket/birds/; what `open_dataset` takes by name; a data set; paths and URIs; or mappings
-    with `path` or `image`, `id`, `label` and metadata.
+    A source is one of these, where places may also be URIs, as in s3://bucket/birds/:
+    - a folder: ids are paths relative to it, labels the names of its sub-folders;
+    - a .csv, .tsv or .parquet file or a .lance dataset with a column `path` (or `uri`), or `image`
+      (bytes of image files; not in text tables), optionally `id` and `label`; others are metadata;
+    - a .txt file with one path or URI per line, or one image file;
+    - a name that `open_dataset` takes, or a data set;
+    - an iterable of paths, or of mappings with `path` or `image`, `id`, `label` and metadata.
     """
     if isinstance(source, Dataset):
         yield from _labelled(source.train)
@@ -72,7 +73,7 @@ def read_items(source: Source, *, home: Path | None = None) -> Iterator[Item]:
 
 
 def first_item(source: Source) -> Item:
-    """Return the first image of a source that can be read twice; raises as `read_items` does."""
+    """Return the first image of a source; raises as `read_items` does."""
     item = next(read_items(source), None)
     if item is None:
         raise DataError(f"There are no images in {str(source)!r}. Give at least one.")
@@ -80,14 +81,14 @@ def first_item(source: Source) -> Item:
 
 
 def count_items(source: Source) -> int | None:
-    """Count what a source will yield without opening an image; None if it cannot be known."""
+    """Count the images of a source without opening them; None if that is not possible."""
     if isinstance(source, Dataset):
         return len(source.train) + len(source.test)
     if isinstance(source, str | Path):
         place = source if is_uri(source) else Path(source).expanduser()
         if is_table(place):
             return count_rows(place)
-        # A folder elsewhere is not listed twice.
+        # A remote folder is not listed twice.
         local = isinstance(place, Path) and place.is_dir()
         return sum(1 for _ in walk_images(Path(place))) if local else None
     return len(source) if isinstance(source, Sequence | LabelledImages) else None
@@ -158,7 +159,7 @@ def _table(place: Place) -> Iterator[Item]:
                 "path (or uri), or image with the bytes of image files; optional: id, label; all "
                 "others are metadata."
             )
-        # Rows of bytes without a name are known by their place in the table.
+        # Rows of bytes without a name are named by their place in the table.
         name = row.get("id") or named or f"{PurePosixPath(str(place)).name}#{number}"
         image = cell if isinstance(cell, TableCell) else origin_at(beside(place, str(named)))
         yield _entry({**row, "id": name, "image": image})

@@ -1,4 +1,4 @@
-"""The view that is read now, and its replacement when the gallery changes: whole, in one step."""
+"""The current view of a gallery, and its atomic replacement when the gallery changes."""
 
 from __future__ import annotations
 
@@ -19,16 +19,15 @@ if TYPE_CHECKING:
     from phpq.model import Model
 
 T = TypeVar("T")
-_ATTEMPTS = 5  # to read from a gallery that others compact all the time
-_PAUSE = 0.05  # seconds between two
+_ATTEMPTS = 5  # to read a gallery that other processes compact
+_PAUSE = 0.05  # seconds between two attempts
 
 
 class Views:
-    """Holds one view of a gallery, made when it is first needed.
+    """Holds the current view of a gallery, loaded on first use.
 
-    `made_by` gives the model of a version, which is loaded before its view takes the place of the
-    old one; or it is the codebooks of the one model of all versions, if nobody asks by image.
-    `changed` is called with each new view before it is read.
+    `made_by` gives the model of a version; or it is the codebooks of the model of all versions, if
+    no images need to be embedded. `changed` is called with each new view before it is used.
     """
 
     def __init__(
@@ -48,11 +47,11 @@ class Views:
 
     @property
     def current(self) -> GalleryView:
-        """The newest view that was loaded; hold on to it for the whole of a request."""
+        """The newest view that was loaded; a request should use one view throughout."""
         return self._current or self.reload(at_least=0)
 
     def reload(self, *, at_least: int | None = None) -> GalleryView:
-        """Load the newest version, unless `at_least` is given and that one or a newer is held."""
+        """Load the newest version, unless the current one is `at_least` that version."""
         with self._loading:
             held = self._current
             if held is not None and at_least is not None and held.version >= at_least:
@@ -60,7 +59,7 @@ class Views:
             return self._swap(self._load_newest())
 
     def at(self, version: int) -> GalleryView:
-        """Return the view of one version, loaded unless it is held."""
+        """Return the view of a version, loaded unless it is the current one."""
         held = self._current
         if held is not None and held.version == version:
             return held
@@ -74,9 +73,9 @@ class Views:
         return self.reload(at_least=old.version + 1)
 
     def read(self, work: Callable[[GalleryView], T]) -> T:
-        """Call `work` with one view; with a newer one if that one is gone.
+        """Call `work` with the current view, and again with a newer one if it fails.
 
-        Another process may have compacted the gallery and removed the version that is read.
+        Another process may have compacted the gallery and removed the version.
         """
         view = self.current
         for _ in range(_ATTEMPTS - 1):
@@ -84,7 +83,7 @@ class Views:
                 return work(view)
             except FormatError:
                 newer = self.renew(view)
-                if newer is view:  # not gone, but damaged
+                if newer is view:  # the version is not gone, but damaged
                     raise
                 view = newer
         return work(view)
@@ -95,7 +94,7 @@ class Views:
 
     def _swap(self, fresh: GalleryView) -> GalleryView:
         self._changed(fresh)
-        self._current = fresh  # one assignment: readers see the old one or the new one
+        self._current = fresh  # atomic: readers see the old view or the new one
         return fresh
 
     def _load(self, version: int | None = None) -> GalleryView:
@@ -111,12 +110,12 @@ class Views:
         else:
             model = self._made_by(store.manifest)
             view = GalleryView(store, model.codebooks, self._shards, model)
-        if held is None:  # once: a gallery may change all the time
+        if held is None:  # only once: a gallery may change all the time
             store.copy()
         return view
 
     def _load_newest(self) -> GalleryView:
-        """Load the newest version; again if a writer removed it while it was read."""
+        """Load the newest version; retries if a writer removed it meanwhile."""
         for _ in range(_ATTEMPTS - 1):
             try:
                 return self._load()
