@@ -5,7 +5,7 @@ becomes an M x K table, and the score of a code (the paper's AQD) is the sum of 
 picks.
 
 Binary codes are product codes: eight bits are one codebook of all 256 sign patterns. Their inner
-product is `bits - 2 * Hamming distance`, so that a hashing method is stored, searched and measured
+product is `bits - 2 * Hamming distance`, so that hashing methods are stored, searched and measured
 by the same code. Sums of ones are exact in float32: equal distances give equal scores.
 """
 
@@ -23,8 +23,7 @@ FloatArray = NDArray[np.float32]
 CodeArray = NDArray[np.uint8]
 IntArray = NDArray[np.int64]
 QueryNorm = Literal["unit", "raw"]
-# Which embedding of a model: the one that its codebooks were learned with, or the one for classes
-# that it never learned.
+# Embeddings of a model: the one learned with its codebooks, or the one for unseen classes.
 Space = Literal["learned", "general"]
 
 BITS_PER_BOOK = 8  # of a binary code
@@ -38,8 +37,8 @@ _SCORE_BLOCK = 1 << 20  # scores held in one temporary array (4 MiB)
 class Codebooks:
     """M codebooks of K codewords; the numpy twin of the trained quantizer.
 
-    Codewords of PHPQ must have unit length. Those of other methods have their own (`unit` False):
-    sign patterns, or centroids of k-means with an offset.
+    Codewords of PHPQ have unit length. Those of other methods need not (`unit` False): sign
+    patterns, or centroids of k-means with an offset.
     """
 
     codewords: FloatArray  # (M, K, d), finite; kept as a read-only copy
@@ -96,10 +95,9 @@ class Codebooks:
     def encode(self, embeddings: FloatArray) -> CodeArray:
         """Choose for each sub-vector the codeword of largest inner product.
 
-        A row's code does not depend on the other rows, although a matrix product may round it
-        differently: candidates closer than the rounding error are compared again in float64, one
-        row at a time. The first of equal codewords wins. Takes (N, D) floats, normalised or not
-        (the choice is the same), and returns (N, M) uint8.
+        A row's code does not depend on the other rows: candidates closer than the rounding error of
+        the matrix product are compared again in float64, row by row. The first of equal codewords
+        wins. Takes (N, D) floats, normalised or not (the choice is the same); returns (N, M) uint8.
         """
         vectors = check_embeddings("embeddings", embeddings, self.embedding_dim)
         codes = np.empty((len(vectors), self.num_codebooks), dtype=np.uint8)
@@ -110,7 +108,7 @@ class Codebooks:
         return codes
 
     def decode(self, codes: CodeArray) -> FloatArray:
-        """Put the codewords that codes (N, M) choose side by side: (N, D) float32."""
+        """Concatenate the codewords that codes (N, M) pick: (N, D) float32."""
         check_codes("codes", codes, self.num_codebooks, self.codebook_size)
         vectors: FloatArray = self.codewords[np.arange(self.num_codebooks), codes]
         return vectors.reshape(len(codes), self.embedding_dim)
@@ -118,9 +116,9 @@ class Codebooks:
     def lookup_tables(self, queries: FloatArray, *, norm: QueryNorm = "unit") -> FloatArray:
         """Score every codeword against every query, one table per codebook.
 
-        "unit" divides each sub-vector of a query by its length, as in training; "raw" leaves it, so
-        that longer sub-vectors weigh more. Takes (Q, D) floats and returns (Q, M, K) float32;
-        summing the entries picked by a code gives its score.
+        "unit" divides each sub-vector of a query by its length, as in training; with "raw" longer
+        sub-vectors weigh more. Takes (Q, D) floats and returns (Q, M, K) float32; the score of a
+        code is the sum of the entries that it picks.
         """
         vectors = check_embeddings("queries", queries, self.embedding_dim)
         if norm not in ("unit", "raw"):
@@ -134,7 +132,7 @@ class Codebooks:
         return tables
 
     def vectors(self, embeddings: FloatArray, *, norm: QueryNorm = "unit") -> FloatArray:
-        """Return (N, D) whose inner products are float scores: unit sub-vectors, or raw ones."""
+        """Return (N, D) vectors whose inner products are float scores."""
         rows = check_embeddings("embeddings", embeddings, self.embedding_dim)
         return normalise_sub_vectors(rows, self.num_codebooks) if norm == "unit" else rows
 
@@ -173,8 +171,8 @@ class Codebooks:
     def _settle(self, codes: CodeArray, vectors: FloatArray, products: FloatArray) -> None:
         """Choose again, in place, where rounding could have decided between codewords."""
         parts = vectors.reshape(-1, self.num_codebooks, self.sub_dim)
-        # Each product is off by at most d * 2^-24 * |z_m| |c|, so a gap of more than twice that is
-        # real; twice again for good measure.
+        # Each product is off by at most d * 2^-24 * |z_m| |c|, so a gap above twice that is real;
+        # the margin is twice that again.
         lengths = np.sqrt(np.square(parts).sum(axis=2))
         lengths *= np.linalg.norm(self.codewords, axis=2).max()
         margin = 2 * self.sub_dim * np.finfo(np.float32).eps * lengths
@@ -203,14 +201,14 @@ class CodeGroups:
 
 
 def group_codes(codes: CodeArray) -> CodeGroups:
-    """Find the distinct codes of (N, M): learned from labels they repeat, so they are far fewer.
+    """Find the distinct codes of (N, M); codes learned from labels repeat often.
 
-    The order of the groups depends on the codes only, never on the order of the rows.
+    The order of the groups depends on the codes only, not on the order of the rows.
     """
     check_codes("codes", codes)
     books = codes.shape[1]
     if books <= 8:
-        # Eight bytes read as one big-endian number sort like the bytes, and much faster.
+        # Big-endian 64-bit numbers sort like their bytes, and much faster.
         padded = np.zeros((len(codes), 8), dtype=np.uint8)
         padded[:, :books] = codes
         keys, group_of_row, sizes = np.unique(
@@ -284,7 +282,7 @@ def score_codes(tables: FloatArray, codes: CodeArray) -> FloatArray:
     step = max(1, _SCORE_BLOCK // max(1, len(codes)))
     for start in range(0, len(tables), step):
         block = scores[start : start + step]
-        # The codes were checked above, so "clip" only spares a second check.
+        # Codes were checked above; "clip" avoids a second check.
         np.take(tables[start : start + step, 0], columns[0], axis=1, out=block, mode="clip")
         for m in range(1, tables.shape[1]):
             block += np.take(tables[start : start + step, m], columns[m], axis=1, mode="clip")
@@ -343,7 +341,7 @@ def _floats(name: str, array: Any, *, ndim: int) -> FloatArray:
 
 
 def seen_as(value: Any) -> str:
-    """Say what was given in place of the array that was expected."""
+    """Describe a value that is not the expected array."""
     if isinstance(value, np.ndarray):
         return f"an array of shape {value.shape} and dtype {str(value.dtype)!r}"
     return f"a {type(value).__name__!r}"

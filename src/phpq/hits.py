@@ -1,6 +1,6 @@
-"""What a search gives back, from the library, the command line and the server alike.
+"""Results of a search: the same for the library, the command line and the server.
 
-Plain data: no numpy, so that a client of a server needs none.
+Plain data without numpy, so that a client of a server needs none.
 """
 
 import math
@@ -15,14 +15,14 @@ class Hit:
 
     rank: int  # from 1, over all pages
     id: str  # its name in the gallery
-    score: float  # sum of M inner products of unit sub-vectors; M at most, higher is better
+    score: float  # sum of M inner products of unit sub-vectors, at most M; higher is better
     share: float  # of the best score that any code could reach for the query, 0 to 1
     label: str | None  # its class, if it has one
-    uri: str | None  # where its file was when it was indexed; a server does not tell
+    uri: str | None  # where its file was when it was indexed; None from a server
     metadata: Mapping[str, Any]  # the values of the free columns
-    thumbnail: str | None = None  # the address of a small picture; None without a server
+    thumbnail: str | None = None  # address of a small picture; None without a server
     has_original: bool | None = None  # whether the server can send its file; None without one
-    probability: float | None = None  # that it shows what the query shows; None where not known
+    probability: float | None = None  # that the query shows the same kind; None if not known
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain data for JSON, without what only a server knows."""
@@ -31,64 +31,64 @@ class Hit:
 
 
 SHOWN_KINDS = 5  # of a verdict: the likeliest, and the runners-up
-Kinds = tuple[tuple[str, float], ...]  # labels and how likely each is, the likeliest first
-WRONG_AT_MOST = 0.05  # of the names that are given; what a caller accepts who does not say
+Kinds = tuple[tuple[str, float], ...]  # labels and their posteriors, the likeliest first
+WRONG_AT_MOST = 0.05  # default of the share of names that may be wrong
 
 
 @dataclass(frozen=True, slots=True)
 class Sure:
-    """The most specific name that is sure enough for the false names that the caller accepts."""
+    """The most specific name that is sure enough at the error rate that the caller accepts."""
 
-    label: str | None  # a kind, or what it belongs to; None: unknown
-    level: int | None  # 0 for a kind, 1 for what it belongs to, 2 for what that belongs to; or None
-    probability: float  # that the name is right; of the likeliest kind where it is unknown
-    wrong_at_most: float  # share of the names given that the caller accepts to be wrong, 0 to 1
+    label: str | None  # a kind, or one of its parents; None: unknown
+    level: int | None  # 0 for a kind, 1 for its parent, 2 for the parent of that; None: unknown
+    probability: float  # that the name is right; of the likeliest kind if it is unknown
+    wrong_at_most: float  # share of the names given that may be wrong, 0 to 1
 
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What a query shows: the likeliest kind where the gallery knows kinds, and how likely it is.
+    """What a query shows: the likeliest kind and its posterior, if the gallery can score kinds.
 
     Otherwise the most common label of some hits, and its share of them.
     """
 
     label: str
     share: float
-    runners_up: Kinds = ()  # at most 4 others, the likeliest first; empty where it is by hits
-    by: Literal["kinds", "hits"] = "hits"  # what the share is of
-    known: float | None = None  # how likely it is one of the kinds that pass the filter, if known
-    sure: Sure | None = None  # what can be said; None where probabilities are not known
+    runners_up: Kinds = ()  # at most 4 others, the likeliest first; empty if by hits
+    by: Literal["kinds", "hits"] = "hits"  # where the share comes from
+    known: float | None = None  # probability that it is one of the kinds that pass the filter
+    sure: Sure | None = None  # None if probabilities are not known
 
     @property
     def probability(self) -> float | None:
-        """How likely the query shows the kind `label`; None where it is not known."""
+        """Probability that the query shows the kind `label`; None if not known."""
         return None if self.known is None else self.known * self.share
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain data for JSON."""
-        told = {"runners_up": [list(kind) for kind in self.runners_up]}
-        return asdict(self) | told | {"probability": self.probability}
+        runners_up = [list(kind) for kind in self.runners_up]
+        return asdict(self) | {"runners_up": runners_up, "probability": self.probability}
 
 
 @dataclass(frozen=True, slots=True)
 class Found(Sequence[Hit]):
-    """What was found for one query: a sequence of hits, best first.
+    """The result of one query: a sequence of hits, best first.
 
-    Of equal scores the better one by kept embeddings comes first, or else the one added first.
+    Equal scores are in the order of kept embeddings, or else of insertion.
     """
 
     hits: tuple[Hit, ...]  # one page of them
     total: int  # images that pass the filter, on all pages
     best: float  # the highest score that any code could reach for this query
-    kinds: Kinds | None = None  # of a gallery that knows kinds; the likeliest among all images
-    known: float | None = None  # how likely it is one of the kinds that pass the filter, if known
-    sure: Sure | None = None  # what can be said; None where probabilities are not known
+    kinds: Kinds | None = None  # the likeliest that pass the filter; None if it has no kinds
+    known: float | None = None  # probability that it is one of the kinds that pass the filter
+    sure: Sure | None = None  # None if probabilities are not known
 
     @property
     def verdict(self) -> Verdict | None:
         """The likeliest kind; without kinds the most common label of these hits.
 
-        Of equally common ones the better placed; None without labels.
+        Of equally common labels the one of the best hit; None without labels.
         """
         if self.kinds is not None:
             if not self.kinds:
@@ -121,7 +121,7 @@ class Found(Sequence[Hit]):
 
 
 def plain_values(metadata: Mapping[str, Any]) -> dict[str, Any]:
-    """Return metadata that JSON can hold: dates as text, no NaN."""
+    """Return metadata as JSON values: dates as text, None for NaN."""
     return {name: _plain(value) for name, value in metadata.items()}
 
 

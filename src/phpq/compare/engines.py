@@ -135,7 +135,7 @@ class CodeEngine(Engine):
         shape = {"num_codebooks": books.num_codebooks, "codebook_size": books.codebook_size}
         distinct = len(group_codes(self.codes).sizes)
         # Tables of cells are as large for a million rows as for a thousand.
-        cells = 4 * part_layout(self.rows, distinct, **shape).books * (books.codebook_size**2 + 1)
+        cells = 4 * part_layout(self.rows, distinct, **shape).pairs * (books.codebook_size**2 + 1)
         return Weight(self.index.memory_bytes() + fixed, packed + fixed, fixed, cells)
 
 

@@ -1,8 +1,8 @@
-"""Which cells of a part a query looks at: compiled loops around those of `_kernels`.
+"""The search of a part by its cells: compiled loops around those of `_kernels`.
 
-Cells of all books are walked outwards from the best ones, or those of the first two codebooks from
-the best first byte to the worst; whichever is cheaper. Either way nothing is left out that could
-enter the answer.
+Cells of all pairs of codebooks are walked outwards from the best ones, or those of the first pair
+from the best first byte to the worst, whichever is cheaper. Both are exact: only cells are skipped
+whose bound is below the scores already found.
 """
 
 import numpy as np
@@ -20,51 +20,50 @@ from phpq.index._kernels import (
     replace_root,
 )
 
-# A query gives up walking cells and scans instead when the next walk would cost this share of it.
-_WALK_SHARE = 0.25
-_LONG_WALK = 131_072.0  # groups; a query that has more before it looks for the cheaper way first,
-_LARGE_PART = 262_144  # where there are so many
-_PROBED = (8, 32)  # best codewords of the first two codebooks whose cells are tried first,
-_PROBED_GROUPS = 2048  # up to so many groups, to learn what scores there are
-_MOST_CELLS = 0.75  # share of a first byte's groups above which they are read without a gap,
+_WALK_SHARE = 0.25  # of the cost of a scan; a longer walk is replaced by a scan
+_LONG_WALK = 131_072.0  # groups; before a longer walk of a large part, cheaper ways are considered
+_LARGE_PART = 262_144  # groups
+_PROBED = (8, 32)  # best codewords of the first two codebooks whose cells are probed
+_PROBED_GROUPS = 2048  # at most, in these cells
+_MOST_CELLS = 0.75  # share of a first byte's groups above which all are read in one go,
 _FULL_CELL = 32  # and groups per cell of a first byte below which they are
 _LARGEST = 1e37  # sum of table entries beyond which bounds could overflow
-_JUMP_COST = 4.0  # a group reached through a list, in groups read one after the other
+_JUMP_COST = 4.0  # of a group reached through a list, relative to one read in sequence
 
 
 @compiled
 def _near(losses: FloatArray, m: int, reach: float, found: IntArray) -> int:
     """Collect the codewords of codebook m that lose at most `reach`; returns how many."""
-    if m >= losses.shape[0]:  # the book has one codebook only: one partner, which loses nothing
+    if m >= losses.shape[0]:  # the last of an odd number of codebooks has no partner
         found[0] = -1
         return 1
     count = 0
     for k in range(losses.shape[1]):
         found[count] = k
-        count += losses[m, k] <= reach  # no branch to guess
+        count += losses[m, k] <= reach  # without a branch
     return count
 
 
 @compiled
 def _walk_cost(part: Part, query: Query, shell: tuple[float, float], walked: int) -> float:
-    """Estimate the groups met by `_walk`, in groups read one after the other."""
+    """Estimate the cost of `_walk`, in groups read in sequence."""
     losses, (inner, outer) = query.losses, shell
-    books, size = losses.shape
+    codebooks, size = losses.shape
     firsts, seconds = query.near[0], query.near[1]
     cost = 0.0
-    for book in range(walked):
-        paired = 2 * book + 1 < books
-        count = _near(losses, 2 * book, outer, firsts)
-        cells = count * _near(losses, 2 * book + 1, outer, seconds)
+    for pair in range(walked):
+        paired = 2 * pair + 1 < codebooks
+        count = _near(losses, 2 * pair, outer, firsts)
+        cells = count * _near(losses, 2 * pair + 1, outer, seconds)
         each = part.codes.shape[0] / (size * size if paired else size)
-        if paired and cells * each > 64:  # few are not worth the counting
+        if paired and cells * each > 64:  # few are not worth counting exactly
             cells = 0
             for i in range(count):
-                loss = losses[2 * book, firsts[i]]
+                loss = losses[2 * pair, firsts[i]]
                 for k in range(size):
-                    pair = loss + losses[2 * book + 1, k]
-                    cells += (pair <= outer) & (pair > inner)
-        cost += cells * (1.0 + (each if book == 0 else _JUMP_COST * each))
+                    both = loss + losses[2 * pair + 1, k]
+                    cells += (both <= outer) & (both > inner)
+        cost += cells * (1.0 + (each if pair == 0 else _JUMP_COST * each))
     return cost
 
 
@@ -80,12 +79,12 @@ def _walk(
 ) -> None:
     """Offer every group that lies in a cell of the shell and was not met before.
 
-    All books are walked, or only book 0, after walks of all books that went as far as `met`.
+    All pairs are walked, or only pair 0, after walks of all pairs that went as far as `met`.
     """
     losses, (inner, outer) = query.losses, shell
     firsts, seconds = query.near[0], query.near[1]
-    for book in range(walked):
-        left, right = 2 * book, 2 * book + 1
+    for pair in range(walked):
+        left, right = 2 * pair, 2 * pair + 1
         first_count = _near(losses, left, outer, firsts)
         second_count = _near(losses, right, outer, seconds)
         for i in range(first_count):
@@ -97,14 +96,14 @@ def _walk(
                     cell, loss = a * losses.shape[1] + b, loss + losses[right, b]
                 if loss > outer or loss <= inner:
                     continue
-                cells = part.cells[book]
+                cells = part.cells[pair]
                 span = (np.int64(cells[cell]), np.int64(cells[cell + 1]))
                 if span[0] == span[1] or loss > bounds.best - query.scores[0] + bounds.margin:
-                    continue  # nothing there, or by now the heap holds better rows
-                if book == 0:
+                    continue  # empty, or by now the heap holds better rows
+                if pair == 0:
                     offer_span(part, span, mask, query, (met, met))
                 else:
-                    offer_list(part, span, mask, query, shell, book)
+                    offer_list(part, span, mask, query, shell, pair)
 
 
 @compiled
@@ -122,7 +121,7 @@ def _hopeful_groups(part: Part, query: Query, a: int, bounds: Bounds) -> int:
 
 @compiled
 def _few_hopeful(part: Part, query: Query, bounds: Bounds, most: float) -> bool:
-    """Tell whether fewer than `most` groups lie in cells of book 0 that may hold a row."""
+    """Say whether fewer than `most` groups lie in cells of pair 0 that may hold a row."""
     count = 0
     for a in range(query.table.shape[1]):
         if query.table[0, a] + bounds.after_one >= query.scores[0]:
@@ -136,19 +135,19 @@ def _few_hopeful(part: Part, query: Query, bounds: Bounds, most: float) -> bool:
 def _scan(
     part: Part, mask: MaskArray, query: Query, met: tuple[float, float], bounds: Bounds
 ) -> None:
-    """Offer every group not met before, skipping first bytes and cells without hope.
+    """Offer every group not met before, skipping first bytes and cells by their bounds.
 
-    Of many groups the best first bytes come first, so that the heap fills with good rows early.
+    In a large part the best first bytes come first, so that the heap fills with good rows early.
     """
     table, cells = query.table, part.cells[0]
-    books, words = table.shape
-    width = words if books > 1 else 1  # cells of one first byte
+    codebooks, words = table.shape
+    width = words if codebooks > 1 else 1  # cells of one first byte
     large = part.codes.shape[0] >= _LARGE_PART
     for a in np.argsort(query.losses[0]) if large else np.arange(words):
         if table[0, a] + bounds.after_one < query.scores[0]:
             continue
         first, last = np.int64(cells[a * width]), np.int64(cells[(a + 1) * width])
-        few = books == 1 or last - first <= _FULL_CELL * words
+        few = codebooks == 1 or last - first <= _FULL_CELL * words
         if few or _hopeful_groups(part, query, a, bounds) > _MOST_CELLS * (last - first):
             offer_span(part, (first, last), mask, query, met)
             continue
@@ -163,8 +162,8 @@ def _scan(
 def _probe(part: Part, mask: MaskArray, query: Query) -> None:
     """Raise the heap to the k-th score among the rows of some promising cells.
 
-    At least k rows score as much, so nothing below can be in the answer. Places are filled with no
-    row, which any row of that score replaces.
+    At least k rows score as much, so nothing below can be in the answer. Places are filled with
+    NO_ROW, which any row of that score replaces.
     """
     places = query.scores.size
     scores, rows = np.full(places, -np.inf, np.float32), np.full(places, NO_ROW, np.int64)
@@ -208,18 +207,18 @@ def _bounds(query: Query) -> Bounds:
 def _search_cells(part: Part, mask: MaskArray, query: Query) -> None:
     """Walk the cells outwards from the best ones until nothing left can enter the heap.
 
-    A group in no walked cell loses more than the walk's reach in every book, so its score is below
-    the best conceivable one less books x reach. Where the walk gets long, or the first two
-    codebooks alone decide sooner, the rest is scanned.
+    A group in no walked cell loses more than the reach of the walk in every pair, so its score is
+    below the best possible one less pairs x reach. If the walk gets long, or the first pair alone
+    decides sooner, the rest is scanned.
     """
     bounds = _bounds(query)
     if bounds.size > _LARGEST:
         offer_span(part, (0, part.codes.shape[0]), mask, query, (-1.0, -1.0))
         return
-    books, large = part.cells.shape[0], part.codes.shape[0] >= _LARGE_PART
+    pairs, large = part.cells.shape[0], part.codes.shape[0] >= _LARGE_PART
     limit = _WALK_SHARE * part.codes.shape[0] + 64.0
-    step = max(bounds.spread / (8.0 * books), 1e-30)
-    walked, met, inner, outer, probed = books, -1.0, -1.0, 0.0, False
+    step = max(bounds.spread / (8.0 * pairs), 1e-30)
+    walked, met, inner, outer, probed = pairs, -1.0, -1.0, 0.0, False
     while True:
         cost = _walk_cost(part, query, (inner, outer), walked)
         if large and walked > 1 and cost > _LONG_WALK:
@@ -227,7 +226,7 @@ def _search_cells(part: Part, mask: MaskArray, query: Query) -> None:
                 _probe(part, mask, query)
                 probed = True
             if _few_hopeful(part, query, bounds, cost):
-                walked = 1  # book 0 alone decides sooner
+                walked = 1  # pair 0 alone decides sooner
                 continue
             reach = (bounds.best - query.scores[0] + bounds.margin) / walked
             if reach < outer:
@@ -237,11 +236,11 @@ def _search_cells(part: Part, mask: MaskArray, query: Query) -> None:
             _scan(part, mask, query, (met, inner), bounds)
             return
         _walk(part, mask, query, (inner, outer), bounds, walked, met)
-        reach = (bounds.best - query.scores[0] + bounds.margin) / walked  # infinite: free places
+        reach = (bounds.best - query.scores[0] + bounds.margin) / walked  # infinite: not full
         if outer >= reach or outer > 4.0 * bounds.size:
             return  # nothing left can enter, or every cell was walked
         inner = outer
-        if walked == books:
+        if walked == pairs:
             met = inner
         outer = min(reach, max(2.0 * outer, step))
 

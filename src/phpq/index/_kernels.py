@@ -1,7 +1,7 @@
 """Compiled loops of the exact search: lookup tables (Q, M, K) and one part of a gallery in.
 
-The best rows of each query come out in a heap whose root is the worst row kept. Importing this
-module loads numba, so `phpq.index.engine` does it when it is first needed.
+The best rows of each query come out in a heap whose root is the worst of them. Importing this
+module loads numba, so `phpq.index.engine` does it on first use.
 """
 
 from typing import NamedTuple
@@ -21,16 +21,16 @@ NO_ROW = np.iinfo(np.int64).max  # fills a heap together with -inf: any row is b
 class Part(NamedTuple):
     """Some rows of a gallery, grouped by code; codes in lexicographic order.
 
-    Bytes are taken two by two: book j covers codebooks 2j and 2j + 1 (the last only 2j when M is
-    odd), and the cell of a code in a book is a K + b. Groups of one cell of book 0 lie together;
-    for the other books `lists` holds the groups by cell.
+    Codebooks are taken in pairs: pair j has codebooks 2j and 2j + 1 (the last only 2j when M is
+    odd), and the cell of a code with bytes a and b in a pair is a K + b. Groups of one cell of pair
+    0 are adjacent; for the other pairs `lists` holds the groups by cell.
     """
 
     codes: CodeArray  # (G, M) one code per group
     starts: WordArray  # (G + 1,) first place of each group in `rows`; empty: a group is one row
     rows: WordArray  # (n,) row numbers less `base`, ascending inside a group
-    cells: WordArray  # (books, K * K + 1) first group of each cell; no books: only to be scanned
-    lists: WordArray  # (books - 1, G) groups by cell
+    cells: WordArray  # (pairs, K * K + 1) first group of each cell; no pairs: only to be scanned
+    lists: WordArray  # (pairs - 1, G) groups by cell
     base: int  # row number of the part's first row
 
 
@@ -45,14 +45,14 @@ class Query(NamedTuple):
 
 
 class Bounds(NamedTuple):
-    """What a query's scores can be at most; all but `best` with a margin for rounding."""
+    """Bounds of a query's scores."""
 
-    best: float  # the best entries of all codebooks
+    best: float  # sum of the best entries of all codebooks
     spread: float  # the same less the mean entries
-    size: float  # the largest entries of all codebooks, whatever their sign
-    margin: float  # sums of float32 in any order differ by less
-    after_one: float  # what codebooks 1, 2, ... add to a score
-    after_two: float
+    size: float  # sum of the largest absolute entries
+    margin: float  # sums of float32 in different orders differ by less
+    after_one: float  # most that codebooks 1, 2, ... add to a score, plus the margin
+    after_two: float  # the same for codebooks 2, 3, ...
 
 
 @compiled
@@ -109,9 +109,9 @@ def _score(table: FloatArray, codes: CodeArray, group: int) -> float:
 def _next_hit(  # noqa: C901 - one loop per length
     table: FloatArray, codes: CodeArray, span: tuple[int, int], worst: float
 ) -> tuple[int, float]:
-    """Find the first group of a span that scores at least `worst`; the span's end if none does.
+    """Find the first group of a span that scores at least `worst`, or return the span's end.
 
-    Written out for the usual lengths: a loop over the codebooks takes twice the time.
+    Unrolled for the usual lengths: a loop over the codebooks takes twice the time.
     """
     t, c = table, codes
     if codes.shape[1] == 8:
@@ -140,14 +140,14 @@ def _next_hit(  # noqa: C901 - one loop per length
 
 
 @compiled
-def _seen(query: Query, part: Part, group: int, shell: tuple[float, float], book: int) -> bool:
-    """Tell whether a group was met before: in an earlier walk, or in this one in a lower book."""
-    books, (inner, outer) = part.codes.shape[1], shell
+def _seen(query: Query, part: Part, group: int, shell: tuple[float, float], pair: int) -> bool:
+    """Say whether a group was met before: in an earlier walk, or in this one in a lower pair."""
+    codebooks, (inner, outer) = part.codes.shape[1], shell
     for other in range(part.cells.shape[0]):
         loss = query.losses[2 * other, part.codes[group, 2 * other]]
-        if 2 * other + 1 < books:
+        if 2 * other + 1 < codebooks:
             loss = loss + query.losses[2 * other + 1, part.codes[group, 2 * other + 1]]
-        if loss <= inner or (other < book and loss <= outer):
+        if loss <= inner or (other < pair and loss <= outer):
             return True
     return False
 
@@ -156,9 +156,9 @@ def _seen(query: Query, part: Part, group: int, shell: tuple[float, float], book
 def offer_span(
     part: Part, span: tuple[int, int], mask: MaskArray, query: Query, met: tuple[float, float]
 ) -> None:
-    """Offer the groups from one place to another that were not met in an earlier walk.
+    """Offer the groups of a span that were not met in an earlier walk.
 
-    `met` tells how far those went: in any book, and in book 0.
+    `met` is how far those went: in any pair, and in pair 0.
     """
     group, last = span
     while True:
@@ -177,13 +177,13 @@ def offer_list(
     mask: MaskArray,
     query: Query,
     shell: tuple[float, float],
-    book: int,
+    pair: int,
 ) -> None:
-    """Offer the groups of a cell of another book that were not met before."""
+    """Offer the groups of a cell of another pair that were not met before."""
     for place in range(span[0], span[1]):
-        group = np.int64(part.lists[book - 1, place])
+        group = np.int64(part.lists[pair - 1, place])
         score = _score(query.table, part.codes, group)
-        if score >= query.scores[0] and not _seen(query, part, group, shell, book):
+        if score >= query.scores[0] and not _seen(query, part, group, shell, pair):
             _offer(part, group, score, mask, query)
 
 

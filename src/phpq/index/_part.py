@@ -1,6 +1,6 @@
-"""Codes in row order become a searchable part: sorted, grouped, with the groups of each cell.
+"""Builds a part from codes in row order: sorted, grouped, with the groups of each cell.
 
-Counting sorts by two bytes at a time, so the time is linear in the rows. Loads numba.
+By counting sorts of two bytes at a time, in time linear in the rows. Loads numba.
 """
 
 import numpy as np
@@ -12,27 +12,27 @@ from phpq.index.engine import part_layout
 
 
 @compiled
-def _cell(codes: CodeArray, row: int, book: int, size: int) -> int:
-    cell: int = np.int64(codes[row, 2 * book])  # type: ignore[assignment]
-    if 2 * book + 1 < codes.shape[1]:
-        cell = cell * size + codes[row, 2 * book + 1]
+def _cell(codes: CodeArray, row: int, pair: int, size: int) -> int:
+    cell: int = np.int64(codes[row, 2 * pair])  # type: ignore[assignment]
+    if 2 * pair + 1 < codes.shape[1]:
+        cell = cell * size + codes[row, 2 * pair + 1]
     return cell
 
 
 @compiled
 def _sort_by_cell(
-    codes: CodeArray, order: WordArray, book: int, size: int, starts: WordArray
+    codes: CodeArray, order: WordArray, pair: int, size: int, starts: WordArray
 ) -> WordArray:
-    """Sort `order` by the cells of its rows, keeping the order of equals; fills (cells + 1,)."""
+    """Sort `order` by the cells of its rows, stably; fills the `starts` (cells + 1,) of cells."""
     starts[:] = 0
     for row in range(codes.shape[0]):
-        starts[_cell(codes, row, book, size) + 1] += 1
+        starts[_cell(codes, row, pair, size) + 1] += 1
     for cell in range(1, starts.size):
         starts[cell] += starts[cell - 1]
     place = starts.copy()
     result = np.empty_like(order)
     for row in order:
-        cell = _cell(codes, row, book, size)
+        cell = _cell(codes, row, pair, size)
         result[place[cell]] = row
         place[cell] += 1
     return result
@@ -100,22 +100,22 @@ def _copy_allowed(part: Part, mask: MaskArray, kept: Part) -> int:
 
 
 def build_part(codes: CodeArray, base: int, codebook_size: int) -> Part:
-    """Sort and group codes (n, M) uint8 in row order, 1 <= n < 2^32; `base` numbers the first.
+    """Sort and group codes (n, M) uint8, 1 <= n < 2^32; `base` is the number of the first row.
 
-    The part keeps no reference to `codes`; `part_layout` says what it takes.
+    The part keeps no reference to `codes`; see `part_layout` for its memory.
     """
-    rows, books = codes.shape
-    pairs = (books + 1) // 2
+    rows, codebooks = codes.shape
+    pairs = (codebooks + 1) // 2
     starts = np.empty(codebook_size**2 + 1, dtype=np.uint32)
     order = np.arange(rows, dtype=np.uint32)
     for pair in range(pairs - 1, -1, -1):
         order = _sort_by_cell(codes, order, pair, codebook_size, starts)
     layout = part_layout(
-        rows, _count_groups(codes, order), num_codebooks=books, codebook_size=codebook_size
+        rows, _count_groups(codes, order), num_codebooks=codebooks, codebook_size=codebook_size
     )
-    count, used_pairs = layout.entries, layout.books
+    count, used_pairs = layout.entries, layout.pairs
     if layout.grouped:
-        group_codes = np.empty((count, books), dtype=np.uint8)
+        group_codes = np.empty((count, codebooks), dtype=np.uint8)
         group_starts = np.empty(count + 1, dtype=np.uint32)
         _fill_groups(codes, order, group_codes, group_starts)
     else:
@@ -131,9 +131,9 @@ def build_part(codes: CodeArray, base: int, codebook_size: int) -> Part:
 
 
 def restrict_part(part: Part, mask: MaskArray) -> Part:
-    """Copy the rows that a mask (rows,) by row number allows, to a part that is only scanned.
+    """Copy the rows that a mask (rows,) by row number allows to a part that is only scanned.
 
-    One pass over the part, then every query is cheap.
+    It costs one pass over the part, and then every query is cheap.
     """
     allowed = int(np.count_nonzero(mask[part.base : part.base + len(part.rows)]))
     kept = Part(

@@ -1,9 +1,9 @@
-"""The exact index for learned codes: built once from codes, queries give the best rows.
+"""The exact index for learned codes: built once from codes, returns the best rows of queries.
 
-Equal codes are scored once, and groups of codes that cannot enter the answer are never looked at;
-scores and order are those of a plain scan, bit for bit. Where there is little to score, that scan
-itself is the faster way: it needs no compiler, and nothing is sorted for it. Beside it: the same
-codes for faiss (`IndexPQ` with inner product), and its product quantizer.
+Equal codes are scored once, and groups of codes that cannot enter the answer are skipped; scores
+and order are those of a plain scan, bit for bit. Small searches are done by such a scan, which
+needs no compiled code and no sorting. Also here: export of codes to faiss (`IndexPQ` with inner
+product), and its product quantizer.
 """
 
 import itertools
@@ -37,13 +37,12 @@ if TYPE_CHECKING:
 
 BoolArray = NDArray[np.bool_]
 
-FEW_ROWS = 1 << 14  # a gallery of so few is scanned, however often it is searched
-# What is scanned before it is worth loading compiled code and sorting the rows.
-_SCAN_SCORES = 1 << 24
+FEW_ROWS = 1 << 14  # a gallery of at most this many is scanned, however often it is searched
+_SCAN_SCORES = 1 << 24  # scores by plain scans before rows are sorted for compiled searches
 _PART_ROWS = 1 << 31  # row numbers inside a part are 32 bits wide
 _THREADS_SECONDS = 2e-3  # work below which starting threads takes longer than it saves
-_FEW_ALLOWED = 64  # where less than one row in so many is allowed, those are copied first,
-_MANY_QUERIES = 4  # unless fewer queries than these are there to profit from it
+_FEW_ALLOWED = 64  # if fewer than one row in 64 is allowed, those are copied first,
+_MANY_QUERIES = 4  # for at least this many queries
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -65,8 +64,8 @@ class CodeIndex:
         check_codes("codes", codes, codebooks.num_codebooks, codebooks.codebook_size)
         self.codebooks = codebooks
         self._rows = len(codes)
-        self._scanned = 0  # scores that plain scans gave
-        # Either the codes in row order, or the parts that are made of them.
+        self._scanned = 0  # scores computed by plain scans
+        # Either the codes in row order, or the parts made from them.
         self._held: CodeArray | list[Part] = codes.copy()
         self._building = threading.Lock()
 
@@ -74,7 +73,7 @@ class CodeIndex:
         return self._rows
 
     def build(self) -> Self:
-        """Sort the rows for compiled searches now, not when there is enough to search."""
+        """Sort the rows for compiled searches now, not after some searches."""
         self._built()
         return self
 
@@ -171,10 +170,10 @@ class CodeIndex:
                 f"allowed is {seen_as(allowed)}; expected a bool array of shape ({self._rows},), "
                 "one entry per row."
             )
-        # More places than rows would only be filled with -1: keep the heaps small.
+        # Places beyond the rows are only filled with -1: keep the heaps small.
         places = min(int(top_k), self._rows)
         held = self._held
-        if isinstance(held, np.ndarray) and self._is_little(len(tables)):
+        if isinstance(held, np.ndarray) and self._scan_suffices(len(tables)):
             ids, scores = scan(tables, held, places, allowed)
         else:
             ids, scores = self._walk(tables, places, allowed, threads)
@@ -184,13 +183,13 @@ class CodeIndex:
             scores = np.pad(scores, missing, constant_values=-np.inf)
         return SearchResult(ids, scores)
 
-    def _is_little(self, queries: int) -> bool:
-        """Count a search, and say whether a plain scan is the faster way for it."""
-        asked = queries * self._rows
+    def _scan_suffices(self, queries: int) -> bool:
+        """Count the scores of a search, and say whether a plain scan is the faster way."""
+        scores = queries * self._rows
         if self._rows > FEW_ROWS:
-            self._scanned += asked
-            asked = self._scanned
-        return asked <= _SCAN_SCORES
+            self._scanned += scores
+            scores = self._scanned
+        return scores <= _SCAN_SCORES
 
     def _walk(
         self, tables: FloatArray, places: int, allowed: BoolArray | None, threads: int
@@ -207,7 +206,7 @@ class CodeIndex:
         if many and np.count_nonzero(mask) * _FEW_ALLOWED < self._rows:
             from phpq.index._part import restrict_part
 
-            # One pass over all rows, and then each query looks at the few that are allowed.
+            # One pass over all rows, and then each query scans only the allowed ones.
             parts = [restrict_part(part, mask) for part in parts]
 
         def search_block(block: slice) -> None:
@@ -238,7 +237,7 @@ def scan(
         with np.errstate(over="ignore", invalid="ignore"):
             for entries, column in zip(table[1:], columns[1:], strict=True):
                 sums += entries[column]
-        hopeful = np.flatnonzero(sums == sums)  # sums that overflow may be no numbers
+        hopeful = np.flatnonzero(sums == sums)  # sums that overflow may be NaN
         if places < len(hopeful):
             worst = np.partition(sums[hopeful], -places)[-places]
             hopeful = np.flatnonzero(sums >= worst)
@@ -340,7 +339,7 @@ def fit_pq(
     return centroids, unpack_codes(packed, num_codebooks, bits_per_index=bits)
 
 
-# Cells cost K * K words per book: below so many entries, or 8 times the rows, a scan is as fast.
+# Cells take K * K words per pair: with fewer entries, or 8 times as many rows, a scan is as fast.
 CELL_GROUPS = 512
 _WORD = 4  # bytes of a row number, a place and an entry of a list
 
@@ -349,18 +348,18 @@ _WORD = 4  # bytes of a row number, a place and an entry of a list
 class PartLayout:
     """The shape of a part."""
 
-    entries: int  # codes that are kept and scored: one for each distinct code, or one per row
+    entries: int  # codes that are stored and scored: one per distinct code, or one per row
     grouped: bool  # whether equal codes share an entry
-    books: int  # pairs of codebooks whose cells list their entries; 0: a part is only scanned
+    pairs: int  # of codebooks whose cells list their entries; 0: the part is only scanned
     memory_bytes: int  # of codes, places, row numbers, cells and lists
 
 
 def part_layout(
     rows: int, distinct: int, *, num_codebooks: int, codebook_size: int = 256
 ) -> PartLayout:
-    """Choose the layout of n >= 1 rows that hold some distinct codes of M indices below K.
+    """Choose the layout of n >= 1 rows with a number of distinct codes of M indices below K.
 
-    It takes at most n (1.5 M + 7) bytes, beside 4 (K^2 + 1) bytes for each two codebooks.
+    It takes at most n (1.5 M + 7) bytes, plus 4 (K^2 + 1) bytes per pair of codebooks.
     """
     # Codes that hardly repeat take less memory, and are scanned faster, row by row.
     grouped = distinct * (num_codebooks + _WORD) <= rows * num_codebooks
@@ -369,14 +368,15 @@ def part_layout(
     used = _WORD * rows + entries * num_codebooks + places
     room = int(rows * (1.5 * num_codebooks + 7)) - used
     pairs = (num_codebooks + 1) // 2
-    books = pairs if room >= _WORD * entries * (pairs - 1) else 1
+    if room < _WORD * entries * (pairs - 1):
+        pairs = 1
     if entries < CELL_GROUPS or rows <= 8 * CELL_GROUPS:
-        books = 0
-    used += _WORD * books * (codebook_size**2 + 1) + _WORD * max(0, books - 1) * entries
-    return PartLayout(entries, grouped, books, used)
+        pairs = 0
+    used += _WORD * pairs * (codebook_size**2 + 1) + _WORD * max(0, pairs - 1) * entries
+    return PartLayout(entries, grouped, pairs, used)
 
 
 def most_bytes(rows: int, *, num_codebooks: int, codebook_size: int = 256) -> int:
-    """Return what an index of N rows takes at most, however its codes repeat."""
+    """Return the memory of an index of N rows in the worst case."""
     pairs = (num_codebooks + 1) // 2
     return int(rows * (1.5 * num_codebooks + 7)) + _WORD * pairs * (codebook_size**2 + 1)

@@ -1,8 +1,8 @@
-"""Equal scores in the order of float scores: which rows of an answer are to be put in order.
+"""Orders equal scores by float scores: finds the rows of an answer that have to be ordered.
 
-The rows of a tie, in order of insertion, are cut into blocks, and only the rows of one block change
-places. So the order is the same for every page, and a page reads a bounded number of embeddings
-however many images share a code.
+The rows of a tie, in order of insertion, are cut into blocks, and only ordered inside a block. So
+the order is the same on every page, and a page reads a bounded number of embeddings however many
+images share a code.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from numpy.typing import NDArray
 
 from phpq.codes import Codebooks, FloatArray, QueryNorm
 
-TIE_ROWS = 256  # of a block
+TIE_ROWS = 256  # per block
 Block = tuple[int, slice]  # a query, and columns of its answer
 
 
 def tied_blocks(scores: FloatArray, shown: slice) -> Iterator[slice]:
-    """Yield the blocks of equal scores, of two rows at least, that have a row on a page.
+    """Yield the blocks of at least two equal scores that have a row on a page.
 
-    Takes scores (n,), best first, to the end of the last block of the page.
+    Takes scores (n,), best first, up to the end of the last block of the page.
     """
     edges = [0, *(np.flatnonzero(scores[1:] != scores[:-1]) + 1).tolist(), len(scores)]
     for first, last in pairwise(edges):
@@ -36,7 +36,7 @@ def tied_blocks(scores: FloatArray, shown: slice) -> Iterator[slice]:
 
 
 def page_ties(scores: FloatArray, counts: Sequence[int], shown: slice) -> list[Block]:
-    """Return the ties that a page shows a row of, of (Q, n) scores, `counts` of each query's."""
+    """Return the tied blocks with a row on a page, of the first `counts` of (Q, n) scores."""
     return [
         (query, columns)
         for query, count in enumerate(counts)
@@ -45,7 +45,7 @@ def page_ties(scores: FloatArray, counts: Sequence[int], shown: slice) -> list[B
 
 
 def batched_blocks(blocks: Sequence[Block], most: int) -> Iterator[Sequence[Block]]:
-    """Cut blocks into runs of at most `most` columns together, or of one block."""
+    """Cut blocks into runs with at most `most` columns in total, or of one block."""
     ends = np.cumsum([columns.stop - columns.start for _, columns in blocks])
     start = 0
     while start < len(blocks):
@@ -63,7 +63,7 @@ def float_scores(
     `norm` says whether the query's sub-vectors are normalised; those of the rows always are.
     """
     gallery = codebooks.vectors(rows.astype(np.float32))
-    asked = codebooks.vectors(query[None], norm=norm)[0]
+    vector = codebooks.vectors(query[None], norm=norm)[0]
     # Row by row: a matrix product may round equal rows differently, and ties would break.
-    scores: FloatArray = (gallery * asked).sum(axis=1, dtype=np.float64).astype(np.float32)
+    scores: FloatArray = (gallery * vector).sum(axis=1, dtype=np.float64).astype(np.float32)
     return scores
