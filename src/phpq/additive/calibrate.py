@@ -49,9 +49,9 @@ HeldOut = tuple[FloatArray, Labels]  # embeddings (H, D) of photos, and their la
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _QueryScores:
-    """Class scores (n, C) of some queries, -inf for classes left out, and their true classes."""
+    """Class scores of some queries, and their true classes."""
 
-    scores: FloatArray
+    scores: FloatArray  # (n, C), -inf for classes left out
     classes: IntArray  # (n,), -1 for a class outside the gallery
 
 
@@ -106,9 +106,8 @@ def calibrate_codes(classifier: CodeClassifier, held_out: HeldOut) -> CodeClassi
         return replace(classifier, probabilities=None)
     # The scale of these scores depends on the codebooks and on the norm of queries.
     scale = max(float(known.scores.max(axis=1).mean()), 1e-9)
-    every = 1 + known.scores.size // _SHARPNESS_SCORES
-    some = _QueryScores(known.scores[::every], known.classes[::every])
-    sharpness = fit_sharpness(some.scores, some.classes, _SHARPNESS / scale)
+    some = slice(None, None, 1 + known.scores.size // _SHARPNESS_SCORES)
+    sharpness = fit_sharpness(known.scores[some], known.classes[some], _SHARPNESS / scale)
     # Without the own class the mean score is lower whatever the photo shows: not a fair feature.
     fitted = _fit_probabilities(known, unknown, sharpness, classifier, use_mean=not without_own)
     return replace(classifier, sharpness=sharpness, probabilities=replace(fitted, held_out=True))
@@ -184,11 +183,7 @@ class _FoldScorer:
 
     @classmethod
     def fit(
-        cls,
-        rows: FloatArray,
-        classes: IntArray,
-        kept: NDArray[np.bool_],
-        books: AdditiveCodebooks,
+        cls, rows: FloatArray, classes: IntArray, kept: NDArray[np.bool_], books: AdditiveCodebooks
     ) -> _FoldScorer | None:
         """Fit to the rows (N, D) that are `kept` (N,); None if they have fewer than two classes."""
         rows, classes = rows[kept], classes[kept]

@@ -9,7 +9,7 @@ one process would count.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -59,15 +59,6 @@ class CodeClassifier:
         """How its scores become probabilities."""
         return Calibration(
             sharpness=self.sharpness, probabilities=self.probabilities, parents=self.parents
-        )
-
-    def with_calibration(self, fitted: Calibration) -> CodeClassifier:
-        """Return the same classes with another calibration."""
-        return replace(
-            self,
-            sharpness=fitted.sharpness,
-            probabilities=fitted.probabilities,
-            parents=fitted.parents,
         )
 
 

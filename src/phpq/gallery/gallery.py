@@ -73,9 +73,8 @@ class Gallery:
         Args:
             path: The folder.
             model: Also what `phpq.load` takes.
-            codebooks: Those of the model, which know what it has learned; or the gallery's own,
-                fitted to what it holds and to the labels that it has, for kinds of things that the
-                model never saw.
+            codebooks: Those of the model, for the classes that it has learned; or the gallery's
+                own, fitted to its images and labels, for kinds that the model never saw.
             bits: Of a code of the gallery's own codebooks; those of the model have theirs.
             trust: How far the gallery's own codebooks trust labels: 0 not at all, 1 blindly.
             keep_embeddings: Store float16 embeddings too (2 or 4 D bytes per image), for the order
@@ -103,31 +102,31 @@ class Gallery:
             model = as_model(folder, device, runtime)
             return cls(open_run(folder, model), model)
         gallery = cls(GalleryStore.open(folder), Models(folder, device=device, runtime=runtime))
-        _ = gallery.model  # what is wrong with it shows now
+        _ = gallery.model  # raises now if it is damaged
         return gallery
 
     @property
     def name(self) -> str:
-        """What the gallery is called: its folder, or that of its run."""
+        """The name of its folder, or that of its run."""
         return (run_of(self.path) or self.path).name
 
     @property
     def model(self) -> Model:
-        """What made the codes of the version that is read, and embeds queries."""
+        """The model that made the codes of this version, and embeds queries."""
         return self.models.of(self.manifest)
 
     @property
     def manifest(self) -> Manifest:
-        """What the gallery says of itself, at the version that is read."""
+        """The settings of the gallery at this version."""
         return self._store.manifest
 
     @property
     def codebooks(self) -> Codebooks:
-        """What its codes are made with: the model's codebooks, or its own."""
+        """The codebooks of its codes: the model's, or its own."""
         return self._store.codebooks(self.model.codebooks)
 
     def embed(self, images: Images) -> FloatArray:
-        """Embed images as the gallery compares them: (N, D) float32."""
+        """Embed images in the space of the gallery: (N, D) float32."""
         return self.model.embed(images, space=self.manifest.space)
 
     def __len__(self) -> int:
@@ -147,10 +146,10 @@ class Gallery:
     ) -> AddReport:
         """Add what is new in a source, and replace what has changed.
 
-        Images are told apart by id and by the SHA-256 of their content; a `DataError` if an id
-        names another file that still exists (see `prefix` and `upsert`). Memory stays flat, and
-        what is done is committed every few seconds: an interrupted call goes on where it stopped
-        when it is made again.
+        Images are identified by id and by the SHA-256 of their content; a `DataError` if an id
+        names another file that still exists (see `prefix` and `upsert`). Memory is bounded, and
+        images are committed every few seconds: an interrupted call, made again, goes on where it
+        stopped.
 
         Args:
             source: A folder (ids are paths relative to it, labels its sub-folders), a table or a
@@ -160,9 +159,9 @@ class Gallery:
             metadata: Values for all images, as in {"year": 2024}.
             prefix: Put before every id, to keep two folders with equal file names apart.
             on_bad: An image that cannot be read is skipped and reported, or a `BadImageError`.
-            batch_size: Images that the model sees at once.
+            batch_size: Of the model.
             progress: Called with (what is done, images done, images in all).
-            engine: Who does the work; this process, or several (`phpq.cluster.encoding`).
+            engine: Encodes elsewhere, as `phpq.cluster.encoding`; by default in this process.
             replace: Replace images of the same id wherever their files are, as `upsert` does.
         """
         from phpq.gallery.ingest import Ingest
@@ -213,22 +212,22 @@ class Gallery:
         """Find the images that look most like one image, or like several of the same thing.
 
         Best first; equal scores in the order of float scores where embeddings are kept, else in
-        order of insertion. The `verdict` is the likeliest kind where the gallery knows kinds, and
-        the most common label of the hits elsewhere.
+        order of insertion. The `verdict` is the likeliest kind if the gallery can score kinds, and
+        else the most common label of the hits.
 
         Args:
             query: A file, a PIL image, an embedding (D,); several make one query together.
-            top_k: Hits, at least 1; fewer where fewer images fulfil `where`.
-            box: The part of the photo that is meant: (left, top, right, bottom) in pixels; of
-                several photos one for each, or None. `phpq.explain.suggest_box` suggests one.
-            more: Ids of images that hits are to be like, by their kept embeddings or their codes.
-            less: The same that they are not to be like. Neither are hits, nor have probabilities.
+            top_k: Hits, at least 1; fewer if fewer images fulfil `where`.
+            box: The part of the photo to search for: (left, top, right, bottom) in pixels; for
+                several photos one each, or None. `phpq.explain.suggest_box` suggests one.
+            more: Ids of positive examples, by their kept embeddings or their codes.
+            less: Ids of negative examples. Examples are no hits, and leave no probabilities.
             where: A Lance SQL expression over id, uri, label and metadata, as in
                 "label = 'sparrow' AND year > 2020", applied before the best are chosen.
             rerank: > 0: order the first `rerank` hits by their float embeddings.
             offset: How many better hits to skip.
-            wrong_at_most: Share of the names of verdicts that may be wrong; the fewer may be, the
-                more often the verdict is "unknown" (`verdict.sure`).
+            wrong_at_most: Share of the names of verdicts that may be wrong; the lower, the more
+                often the verdict is "unknown" (`verdict.sure`).
             options: The last four.
         """
         page = Page(top_k=top_k, **options)
@@ -251,7 +250,7 @@ class Gallery:
         return self._read(search)
 
     def search_id(self, id: str, top_k: int = 10, **options: Unpack[PageOptions]) -> Found:
-        """Find the images most like one of the gallery, itself left out; see `search`, `more`."""
+        """Find the images most like one of the gallery, without itself; see `search`, `more`."""
         return self.search(None, top_k, more=[id], **options)
 
     def count(self, where: str | None = None) -> int:
@@ -266,11 +265,11 @@ class Gallery:
         return found[id]
 
     def made_by(self, model: Model | str | Path) -> bool:
-        """Say whether a model, or the model of a run, is the one of this gallery."""
+        """Say whether a model, or the model of a run, made this gallery's codes."""
         return is_made_by(self.manifest, as_model(model, "cpu"))
 
     def refresh(self) -> None:
-        """See what other processes have committed since."""
+        """Move to the newest version, with the commits of other processes."""
         self._store.refresh()
 
     def refit(
@@ -280,11 +279,11 @@ class Gallery:
         bits: int | None = None,
         progress: Progress | None = None,
     ) -> RefitReport:
-        """Fit the codebooks that the gallery owns to what it holds, and encode all images anew.
+        """Fit the codebooks that the gallery owns to its images, and encode all images again.
 
-        From kept embeddings, or else from the images; where one is gone, from its old code. It is
-        one commit, and readers see the old version until then. A call that was interrupted goes on
-        where it stopped when it is made again. `trust` and `bits` stay unless they are given.
+        From kept embeddings, or else from the images, or from old codes if an image is gone. It is
+        one commit; readers see the old version until then. An interrupted call, made again, goes on
+        where it stopped. `trust` and `bits` stay unless they are given.
         """
         from phpq.gallery.refit import refit
 
@@ -293,14 +292,14 @@ class Gallery:
     def calibrate(self, photos: Source) -> dict[str, Any]:
         """Fit probabilities to labelled photos that the gallery does not hold; returns a summary.
 
-        It wins over what was fitted with the model, or with codebooks of the gallery's own.
+        They replace those fitted with the model, or with codebooks of the gallery's own.
         """
         from phpq.gallery.calibration import calibrate
 
         return calibrate(self._store, lambda: self.model, photos)
 
     def set_parents(self, parents: Mapping[str, str] | Sequence[str]) -> dict[str, Any]:
-        """Say what labels belong to, as {"cep": "Boletus"} or by columns: ["genus", "family"]."""
+        """Set the parents of labels: {"cep": "Boletus"}, or by columns: ["genus", "family"]."""
         from phpq.gallery.calibration import set_parents
 
         return set_parents(self._store, parents)
@@ -315,7 +314,7 @@ class Gallery:
     ) -> UpgradeReport:
         """Give all images codes of another model or another length, under the same ids.
 
-        One commit; the version before stays for `rollback`. Another model is shown the images: a
+        One commit; the old version stays for `rollback`. Another model embeds the images: a
         `DataError` lists those that are gone, unless `drop_missing`. Called again, it goes on.
         """
         from phpq.gallery.upgrade import upgrade
@@ -353,15 +352,15 @@ class Gallery:
         return relabel(self._store, [ids] if isinstance(ids, str) else ids, label)
 
     def compact(self) -> int:
-        """Merge small files and free what deleted and replaced images took; returns the bytes."""
+        """Merge small files and free the space of deleted images; returns the bytes freed."""
         return self._store.compact()
 
     def copy(self) -> None:
-        """Leave a checked copy of the rows for commands to come, which start without Lance then."""
+        """Write a checked copy of the rows, so that later commands start without Lance."""
         self._store.copy()
 
     def verify(self, *, repair: bool = False) -> VerifyReport:
-        """Read everything and compare it with what was written; fix it with `repair`."""
+        """Read and check everything; fix it with `repair`."""
         from phpq.gallery.repair import verify_gallery
 
         report = verify_gallery(self.path, repair=repair)
@@ -387,11 +386,11 @@ class Gallery:
         return describe_store(self._store)
 
     def memory_bytes(self) -> int:
-        """Return what codes, index and row numbers take in memory."""
+        """Return the memory of codes, index and row numbers."""
         return self._read(lambda view: view.memory_bytes())
 
     def _read(self, work: Callable[[GalleryView], T]) -> T:
-        """Call `work` with a view of the version that this gallery is at."""
+        """Call `work` with a view of this version."""
         try:
             return work(self._views.at(self._store.version))
         except FormatError:

@@ -180,10 +180,10 @@ class GalleryStore(Rows):
         except (ValueError, pa.ArrowException, OSError) as error:
             shown = [name for name in schema.names if name not in INTERNAL]
             columns = ", ".join(f"{name} ({schema.field(name).type})" for name in shown)
-            said = reason(error).removeprefix("Invalid user input: ")
-            said = said.split(" Valid fields are")[0].rstrip(".")  # those are listed below
+            message = reason(error).removeprefix("Invalid user input: ")
+            message = message.split(" Valid fields are")[0].rstrip(".")  # they are listed below
             raise ConfigError(
-                f"where={where!r} cannot be used: {said}. Columns: {columns}. "
+                f"where={where!r} cannot be used: {message}. Columns: {columns}. "
                 "An example: label = 'sparrow' AND id LIKE '2024/%'"
             ) from error
 

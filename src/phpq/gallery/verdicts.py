@@ -106,15 +106,15 @@ def find_classifier(
 
     `codewords` counts the codewords of every label, in each shard.
     """
-    calibration = find_calibration(store, label_counts).calibration
-    if calibration.probabilities is None:
+    found = find_calibration(store, label_counts).calibration
+    if found.probabilities is None:
         return None
     parts = codewords()
     names = tuple(sorted({name for part in parts for name in part.label_names}))
     placed = [(number_labels(part.label_names, names), part.counts) for part in parts]
     means = code_prototypes(books, placed, len(names))
-    classifier = CodeClassifier(books, store.manifest.query_norm, names, means)
-    return classifier.with_calibration(calibration)
+    fitted = (found.sharpness, found.probabilities, found.parents)
+    return CodeClassifier(books, store.manifest.query_norm, names, means, *fitted)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
