@@ -71,13 +71,13 @@ def coded_question(kind: str, seed: int = 9) -> FloatArray:
 
 def certain(level: int | None) -> ProbabilityModel:
     """Return fitted that are sure at a level, whatever is asked; None: at none."""
-    told = (0.5,) * len(ERROR_RATES)
+    coverage = (0.5,) * len(ERROR_RATES)
     return ProbabilityModel(
         weights=(1.0, 0.0, 0.0, 0.0),
         parent_weights=((0.0, 1.0),),
         cut_offs=tuple((0.0 if at == level else NEVER,) * len(ERROR_RATES) for at in (0, 1)),
-        named=told,
-        answered=told,
+        named=coverage,
+        answered=coverage,
         images=100,
     )
 

@@ -57,31 +57,36 @@ def test_what_was_found_is_a_sequence() -> None:
 def test_the_verdict(labels: tuple[str | None, ...], expected: Verdict | None) -> None:
     answer = found(*labels)
     assert answer.verdict == expected
-    told = answer.to_dict()["verdict"]
+    plain = answer.to_dict()["verdict"]
     shown = {"label": expected.label, "share": expected.share} if expected else {}
-    assert told == (expected and shown | {"runners_up": [], "by": "hits", **NOT_KNOWN})
+    assert plain == (expected and shown | {"runners_up": [], "by": "hits", **NOT_KNOWN})
 
 
-def test_the_verdict_of_a_gallery_that_knows_kinds_is_not_by_hits() -> None:
+def test_the_verdict_is_by_kinds_where_there_are_kinds() -> None:
     kinds = (("c", 0.5), ("a", 0.25), ("b", 0.125))
     answer = replace(found("a", "a"), kinds=kinds)
     assert answer.verdict == Verdict("c", 0.5, kinds[1:], by="kinds")
-    told = answer.to_dict()["verdict"]
+    plain = answer.to_dict()["verdict"]
     others = [["a", 0.25], ["b", 0.125]]
-    assert told == {"label": "c", "share": 0.5, "runners_up": others, "by": "kinds", **NOT_KNOWN}
+    assert plain == {"label": "c", "share": 0.5, "runners_up": others, "by": "kinds", **NOT_KNOWN}
     assert replace(answer, kinds=()).verdict is None
 
 
-def test_the_verdict_tells_how_likely_it_is() -> None:
+def test_the_verdict_has_a_probability() -> None:
     sure = Sure(None, None, 0.4, 0.05)
     answer = replace(found("a"), kinds=(("c", 0.5), ("a", 0.25)), known=0.8, sure=sure)
     verdict = answer.verdict
     assert verdict is not None
     assert verdict.probability == 0.4
-    told = json.loads(json.dumps(answer.to_dict()))["verdict"]
-    assert told["sure"] == {"label": None, "level": None, "probability": 0.4, "wrong_at_most": 0.05}
-    assert (told["known"], told["probability"]) == (0.8, 0.4)
-    assert Sure(**told["sure"]) == sure
+    plain = json.loads(json.dumps(answer.to_dict()))["verdict"]
+    assert plain["sure"] == {
+        "label": None,
+        "level": None,
+        "probability": 0.4,
+        "wrong_at_most": 0.05,
+    }
+    assert (plain["known"], plain["probability"]) == (0.8, 0.4)
+    assert Sure(**plain["sure"]) == sure
 
 
 def test_hits_and_a_client_need_no_numpy() -> None:

@@ -56,8 +56,10 @@ def coded() -> CodeClassifier:
     return CodeClassifier.from_codes(books, books.encode(rows), number_labels(labels, names), names)
 
 
-def asked(books: AdditiveCodebooks | CodeClassifier) -> tuple[NDArray[np.float64], Bools, Bools]:
-    """Return chances of the best class, whether it is right, and whether the photo is known."""
+def predicted(
+    books: AdditiveCodebooks | CodeClassifier,
+) -> tuple[NDArray[np.float64], Bools, Bools]:
+    """Return the probability of the best class, whether it is right, and whether it is known."""
     known_rows, known_labels = draw(KINDS, 20, seed=7)
     absent_rows, absent_labels = draw(ABSENT, 60, seed=8)  # as many
     rows, labels = np.concatenate([known_rows, absent_rows]), known_labels + absent_labels
@@ -70,8 +72,8 @@ def asked(books: AdditiveCodebooks | CodeClassifier) -> tuple[NDArray[np.float64
     return best, right, np.arange(len(rows)) < len(known_rows)
 
 
-def test_chances_come_true(books: AdditiveCodebooks) -> None:
-    best, right, known = asked(books)
+def test_probabilities_are_calibrated(books: AdditiveCodebooks) -> None:
+    best, right, known = predicted(books)
     assert best.mean() == pytest.approx(right.mean(), abs=0.06)
     for low, high in ((0.0, 0.3), (0.3, 0.7), (0.7, 1.0)):
         mine = (best >= low) & (best < high)
@@ -81,7 +83,7 @@ def test_chances_come_true(books: AdditiveCodebooks) -> None:
 
 
 def test_cut_offs_keep_wrong_names_few(books: AdditiveCodebooks) -> None:
-    best, right, _ = asked(books)
+    best, right, _ = predicted(books)
     assert books.probabilities is not None
     answered = 0.0
     for rate in (0.05, 0.1, 0.3):
@@ -92,14 +94,14 @@ def test_cut_offs_keep_wrong_names_few(books: AdditiveCodebooks) -> None:
     assert answered > 0.3
 
 
-def test_photos_that_the_gallery_lacks_may_ask_instead(books: AdditiveCodebooks) -> None:
+def test_held_out_photos_replace_the_rows(books: AdditiveCodebooks) -> None:
     rows, labels = draw(KINDS, 20, seed=0)
     photos = draw([*KINDS, *ABSENT], 10, seed=3)
     again = calibrate_additive(books, rows, labels, photos)
     assert again.probabilities is not None
     assert again.probabilities.held_out
     assert again.probabilities.images == 10 * len(KINDS)
-    best, right, _ = asked(again)
+    best, right, _ = predicted(again)
     assert best.mean() == pytest.approx(right.mean(), abs=0.06)
 
 
@@ -115,7 +117,7 @@ def test_parents_answer_what_kinds_cannot(books: AdditiveCodebooks) -> None:
 
 
 @pytest.mark.parametrize(("kinds", "count"), [(4, 40), (20, 1), (6, 10), (0, 0)])
-def test_too_few_images_tell_nothing(kinds: int, count: int) -> None:
+def test_too_few_images_give_no_probabilities(kinds: int, count: int) -> None:
     rows, labels = draw(list(range(kinds)), count, seed=0)
     plain, _ = draw([0], 30, seed=1)
     rows = np.concatenate([rows, plain]) if kinds else plain
@@ -124,7 +126,7 @@ def test_too_few_images_tell_nothing(kinds: int, count: int) -> None:
     assert calibrate_additive(books, rows, given).probabilities is None
 
 
-def test_what_is_known_is_in_the_file(books: AdditiveCodebooks) -> None:
+def test_the_file_holds_the_calibration(books: AdditiveCodebooks) -> None:
     with_parents = replace(books, parents={"kind 000": "first"})
     read = AdditiveCodebooks.from_bytes(with_parents.to_bytes())
     assert (read.probabilities, read.parents) == (books.probabilities, {"kind 000": "first"})
@@ -142,7 +144,7 @@ def changed(content: bytes, change: dict[str, object]) -> bytes:
     return len(text).to_bytes(8, "little") + text + content[8 + length :]
 
 
-def test_files_of_before_open_without_probabilities(books: AdditiveCodebooks) -> None:
+def test_older_files_open_without_probabilities(books: AdditiveCodebooks) -> None:
     old = changed(books.to_bytes(), {"chances": "gone", "parents": "gone"})
     read = AdditiveCodebooks.from_bytes(old)
     assert (read.probabilities, read.parents) == (None, {})
@@ -156,16 +158,16 @@ def test_damaged_probabilities_are_named(books: AdditiveCodebooks) -> None:
         AdditiveCodebooks.from_bytes(changed(books.to_bytes(), {"chances": [1]}))
 
 
-def test_chances_of_codes_come_true_where_unknown_photos_fit_them(coded: CodeClassifier) -> None:
-    known, strangers = draw(KINDS, 20, seed=3), draw(ABSENT, 40, seed=4)
-    photos = np.concatenate([known[0], strangers[0]]), known[1] + strangers[1]
+def test_probabilities_of_codes_are_calibrated_with_unknown_photos(coded: CodeClassifier) -> None:
+    known, unknown = draw(KINDS, 20, seed=3), draw(ABSENT, 40, seed=4)
+    photos = np.concatenate([known[0], unknown[0]]), known[1] + unknown[1]
     classifier = calibrate_codes(coded, photos)
     assert classifier.probabilities is not None
     assert (classifier.probabilities.images, classifier.probabilities.held_out) == (
         len(known[1]),
         True,
     )
-    best, right, _ = asked(classifier)
+    best, right, _ = predicted(classifier)
     assert best.mean() == pytest.approx(right.mean(), abs=0.06)
     for rate in (0.2, 0.4):
         named = best >= classifier.probabilities.cut_off(0, rate)
@@ -179,7 +181,7 @@ def test_without_unknown_photos_classes_are_left_out(coded: CodeClassifier) -> N
     assert classifier.probabilities is not None
     # A mean that lacks the own class is lower for that alone: it must not count.
     assert classifier.probabilities.weights[2] == 0
-    best, _, known = asked(classifier)
+    best, _, known = predicted(classifier)
     assert best[known].mean() > 1.5 * best[~known].mean()
     few = draw(ABSENT, 1, seed=4)
     mixed = calibrate_codes(coded, (np.concatenate([photos[0], few[0]]), photos[1] + few[1]))
@@ -197,7 +199,7 @@ def test_parents_of_codes_are_fitted_too(coded: CodeClassifier) -> None:
     ) == (1, 2)
 
 
-def test_scores_of_any_length_are_told_the_same(coded: CodeClassifier) -> None:
+def test_probabilities_do_not_depend_on_the_scale_of_scores(coded: CodeClassifier) -> None:
     photos = draw(KINDS, 20, seed=3)
     classifier = calibrate_codes(coded, photos)
     long = calibrate_codes(replace(coded, prototypes=coded.prototypes * 50), photos)
@@ -208,7 +210,7 @@ def test_scores_of_any_length_are_told_the_same(coded: CodeClassifier) -> None:
 
 
 @pytest.mark.parametrize(("kinds", "count"), [(KINDS[:4], 40), (KINDS, 4), ([], 0)])
-def test_too_few_photos_tell_nothing_of_codes(
+def test_too_few_photos_give_no_probabilities_of_codes(
     coded: CodeClassifier, kinds: list[int], count: int
 ) -> None:
     assert calibrate_codes(coded, draw(kinds, count, seed=3)).probabilities is None

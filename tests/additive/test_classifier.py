@@ -62,7 +62,7 @@ def test_scores_are_those_of_loops(norm: QueryNorm) -> None:
     assert kinds.class_names == NAMES
 
 
-def test_words_are_counted() -> None:
+def test_codewords_are_counted() -> None:
     codes, classes = gallery()
     counted = count_codewords(codes, classes, SIZE)
     for book, (keys, images) in enumerate(counted):

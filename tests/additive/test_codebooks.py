@@ -85,7 +85,7 @@ def test_labels_bring_a_class_together_and_leave_each_image_its_own_look() -> No
     assert (with_labels.argmax(axis=1) == np.arange(len(rows))).mean() > 0.9
 
 
-def test_a_row_without_label_or_with_an_unknown_one_is_coded_by_its_look() -> None:
+def test_a_row_without_a_known_label_is_encoded_as_its_own_vector() -> None:
     books, rows, _ = fitted()
     plain = books.encode(rows)
     assert np.array_equal(plain, books.encode(rows, [None] * len(rows)))

@@ -38,7 +38,7 @@ def some_model(**changes: object) -> ProbabilityModel:
     return ProbabilityModel(**{**values, **changes})  # type: ignore[arg-type]
 
 
-def test_what_known_depends_on_by_plain_loops() -> None:
+def test_the_known_probability_is_that_of_plain_loops() -> None:
     scores = np.array([[0.4, 0.1, -0.2], [0.3, -np.inf, 0.35]], np.float32)
     known = some_model().known(scores, 8.0)
     for row, found in zip(scores.tolist(), known, strict=True):
@@ -54,10 +54,10 @@ def test_one_class_alone_and_many_alike_stay_finite() -> None:
     assert np.isfinite(open_set_features(np.full((1, 5000), 0.5, np.float32), 64.0)).all()
 
 
-def test_a_parent_is_as_likely_as_its_classes_and_their_absent_kin() -> None:
+def test_the_probability_of_a_parent_counts_unseen_classes() -> None:
     model, known, share = some_model(), np.array([0.7, 0.2]), np.array([0.9, 0.4])
-    kin = [1 / (1 + math.exp(2 - 1.5 * math.log((q + 1e-4) / (1.0001 - q)))) for q in share]
-    expected = [k * q + (1 - k) * r for k, q, r in zip(known, share, kin, strict=True)]
+    unseen = [1 / (1 + math.exp(2 - 1.5 * math.log((q + 1e-4) / (1.0001 - q)))) for q in share]
+    expected = [k * q + (1 - k) * r for k, q, r in zip(known, share, unseen, strict=True)]
     assert model.parent(1, known, share) == pytest.approx(expected)
     assert model.parent(2, known, share) == pytest.approx(known * share)  # not fitted
 
@@ -177,7 +177,7 @@ def test_parents_follow_names() -> None:
     assert renamed == {"z": "A", "c": "C", "A": "top", "C": "top"}
 
 
-def test_chances_without_parents_say_of_classes_what_they_said() -> None:
+def test_without_parents_classes_keep_their_cut_offs() -> None:
     model = some_model()
     bare = model.without_parents()
     assert (bare.parent_weights, bare.cut_offs, bare.answered) == (
@@ -189,7 +189,7 @@ def test_chances_without_parents_say_of_classes_what_they_said() -> None:
     assert (summary["images"], summary["named"]) == (100, summary["answered"])
 
 
-def test_the_likeliest_factor_is_that_of_a_plain_loop() -> None:
+def test_the_sharpness_is_that_of_a_plain_loop() -> None:
     generator = np.random.default_rng(5)
     classes = generator.integers(6, size=80)
     scores = generator.normal(size=(80, 6)).astype(np.float32)

@@ -22,7 +22,7 @@ def by_photos(store: GalleryStore, source: Any) -> dict[str, Any]:
     return calibrate(store, lambda: FakeModel().model, source)
 
 
-def test_a_gallery_tells_what_it_can_answer(tmp_path: Path) -> None:
+def test_a_gallery_describes_its_calibration(tmp_path: Path) -> None:
     store = sure_store(tmp_path / "g")
     summary = describe(store)
     assert (summary["known"], summary["by"], summary["wrong_at_most"]) == (True, "gallery", 0.05)
@@ -69,7 +69,7 @@ def test_photos_calibrate_a_gallery_with_the_codebooks_of_its_model(tmp_path: Pa
     summary = by_photos(store, photos([*COLOURS, *STRANGE], 20, seed=4))
     assert (summary["by"], summary["images"], summary["known"]) == ("photos", 120, True)
     opened = GalleryStore.open(store.folder)
-    assert opened.manifest.format_version == 1  # programs of before open it, and know no doubt
+    assert opened.manifest.format_version == 1  # older versions of phpq open it too
     assert read_calibration(opened.folder, opened.manifest).probabilities is not None
     assert codes_of(opened) == codes
     assert describe(opened) == summary
@@ -100,7 +100,7 @@ def test_parents_of_such_a_gallery_stay_until_they_are_changed(tmp_path: Path) -
     calibration = read_calibration(store.folder, store.manifest)
     assert (calibration.parents["crimson"], calibration.probabilities) == ("red", fitted)
     add(store, photos(["yellow"], 3, seed=1))
-    store.compact()  # which removes the files of before
+    store.compact()  # which removes older files
     store = GalleryStore.open(store.folder)
     assert [path.stem for path in (store.folder / CALIBRATIONS).iterdir()] == [
         store.manifest.chances
@@ -205,7 +205,7 @@ def test_tables_that_cannot_be_read_are_named(tmp_path: Path) -> None:
             read_parents(tmp_path / name)
 
 
-def test_columns_say_what_labels_belong_to(tmp_path: Path) -> None:
+def test_columns_give_the_parents_of_labels(tmp_path: Path) -> None:
     store = make_own_store(tmp_path / "g")
     rows = photos(list(COLOURS), 2, seed=0)
     for row in rows:

@@ -37,15 +37,15 @@ def test_what_is_written_is_read(tmp_path: Path) -> None:
     assert manifest.created.endswith("+00:00")
 
 
-def test_what_a_gallery_says_of_its_doubt_is_said_only_where_there_is_something(
+def test_the_calibration_is_in_the_manifest_only_if_there_is_one(
     tmp_path: Path,
 ) -> None:
     plain = new_manifest(make_codebooks(), "abc")
     assert "chances" not in plain.to_dict()
-    told = replace(plain, chances="abc123")
-    assert parse_manifest(told.to_dict(), tmp_path) == told
-    assert told.same_gallery(plain)
-    upgraded = replace(told, format_version=3, before=2)
+    calibrated = replace(plain, chances="abc123")
+    assert parse_manifest(calibrated.to_dict(), tmp_path) == calibrated
+    assert calibrated.same_gallery(plain)
+    upgraded = replace(calibrated, format_version=3, before=2)
     assert parse_manifest(upgraded.to_dict(), tmp_path) == upgraded
     for bad in ("../other", 3):
         with pytest.raises(FormatError, match="damaged"):
@@ -60,8 +60,8 @@ def test_a_gallery_that_owns_its_codebooks_says_so(tmp_path: Path) -> None:
     own = replace(new_own_manifest(20, "abc", bits=24), books="x", fit="y", fitted_rows=7)
     content = own.to_dict()
     assert parse_manifest(content, tmp_path) == own
-    told = {name: content[name] for name in ("format_version", "codebooks", "space", "bits")}
-    assert told == {"format_version": 2, "codebooks": "own", "space": "general", "bits": 24}
+    shown = {name: content[name] for name in ("format_version", "codebooks", "space", "bits")}
+    assert shown == {"format_version": 2, "codebooks": "own", "space": "general", "bits": 24}
     longer = replace(own, num_codebooks=8, trust=0.1, books="z", fit="z", fitted_rows=9)
     assert longer.common() == own.common() != replace(own, embedding_dim=21).common()
     for change in ({"trust": 2}, {"space": "odd"}, {"codebooks": "model"}, {"books": 1}):
@@ -167,6 +167,6 @@ def test_the_lock_dies_with_its_process(tmp_path: Path) -> None:
             assert (tmp_path / LOCK).is_file()
 
 
-def test_a_folder_that_is_not_there(tmp_path: Path) -> None:
+def test_a_missing_folder(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="cannot be changed"), writing(tmp_path / "none"):
         pass

@@ -220,7 +220,7 @@ def test_a_gallery_that_owns_its_codebooks(home: Path) -> None:
     assert info["fit"]["due"] is None
 
 
-def test_its_general_embedding_must_be_there(home: Path) -> None:
+def test_it_needs_a_general_embedding(home: Path) -> None:
     own = Gallery.create(home / "own", home / "run", codebooks="own", bits=8)
     assert own.verify().sound
     (home / "own" / "model" / "general.safetensors").unlink()

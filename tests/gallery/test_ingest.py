@@ -280,13 +280,13 @@ def test_known_content_is_not_encoded_again() -> None:
     model = FakeModel()
     assert all(e.record is None for e in encode(items, stored, model))
     assert model.batches == []
-    told = [
+    changed = [
         Item("0", items[0].image, "wren"),
         Item("1", items[1].image, None, {"year": 3}),
         Item("2", items[2].image, None, {"year": None}),
         Item("3", items[4].image),
     ]
-    first, second, third, fourth = encode(told, stored, model)
+    first, second, third, fourth = encode(changed, stored, model)
     assert model.batches == [1]  # only the one with other content
     assert first.record is not None
     assert first.record.label == "wren"

@@ -35,7 +35,7 @@ def test_a_version_names_its_model(tmp_path: Path) -> None:
     assert not is_made_by(replace(manifest, model_fingerprint="abc"), tiny_model())
 
 
-def test_models_are_loaded_when_they_are_asked_for_and_two_are_kept(tmp_path: Path) -> None:
+def test_models_are_loaded_on_demand_and_two_are_kept(tmp_path: Path) -> None:
     folder = copy_gallery(tmp_path)
     manifest = GalleryStore.open(folder).manifest
     models = Models(folder, device="cpu")

@@ -29,10 +29,10 @@ OLD = Path(__file__).parent / "made_by_0_1_0"
 
 def old_model() -> Any:
     """Return what is needed of the model of the old files; its weights are too large to keep."""
-    told = json.loads((OLD / "answers.json").read_text())
+    recorded = json.loads((OLD / "answers.json").read_text())
     return SimpleNamespace(
         codebooks=Codebooks(np.load(OLD / "codebooks.npy")),
-        fingerprint=lambda: told["fingerprint"],
+        fingerprint=lambda: recorded["fingerprint"],
         query_norm="unit",
     )
 
@@ -94,7 +94,7 @@ def test_files_are_named_and_hashed(tmp_path: Path) -> None:
         assert ours.code.tolist() == theirs.code.tolist()
 
 
-def test_what_cannot_be_opened_is_said(tmp_path: Path) -> None:
+def test_errors_name_what_cannot_be_opened(tmp_path: Path) -> None:
     bare = copy_run(tmp_path / "bare", evaluated=False)
     with pytest.raises(NotTrainedError, match=r"no gallery to search.*phpq evaluate .*bare"):
         Gallery.open(bare)
@@ -186,11 +186,11 @@ def test_a_run_of_0_1_0_is_opened(tmp_path: Path) -> None:
 
 def test_a_gallery_of_0_1_0_is_opened(tmp_path: Path) -> None:
     folder = Path(shutil.copytree(OLD / "birds.gallery", tmp_path / "birds.gallery"))
-    told = json.loads((OLD / "answers.json").read_text())
+    recorded = json.loads((OLD / "answers.json").read_text())
     view = GalleryView(GalleryStore.open(folder), old_model().codebooks)
     # It keeps embeddings, by which equal scores are put in order now; 0.1.0 took them as added.
     found = view.search_many(queries(), Page(top_k=50))
-    for ours, theirs in zip(found, told["plain"], strict=True):
+    for ours, theirs in zip(found, recorded["plain"], strict=True):
         told_scores = [score for _, score, *_ in theirs]
         assert [hit.score for hit in ours[:6]] == pytest.approx(told_scores)
         by_id = {hit.id: hit for hit in ours}
@@ -199,6 +199,6 @@ def test_a_gallery_of_0_1_0_is_opened(tmp_path: Path) -> None:
         ]
         assert [by_id[id].score for id, *_ in theirs] == pytest.approx(told_scores)
     found = view.search_many(queries(), Page(top_k=4, where="year > 2001", rerank=6))
-    for ours, theirs in zip(found, told["reranked"], strict=True):
+    for ours, theirs in zip(found, recorded["reranked"], strict=True):
         assert [hit.id for hit in ours] == [id for id, _ in theirs]
         assert [hit.score for hit in ours] == pytest.approx([score for _, score in theirs])

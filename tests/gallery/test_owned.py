@@ -83,7 +83,7 @@ def test_a_class_that_comes_later_leaves_codes_valid(tmp_path: Path) -> None:
         assert there.manifest.books in (before.books, after.books, "")
 
 
-def test_images_that_come_one_by_one_tell_as_much_as_together(tmp_path: Path) -> None:
+def test_images_added_one_by_one_are_as_good_as_together(tmp_path: Path) -> None:
     rows = pictures(("blue",), 5, seed=2)
     prototypes = []
     for name in ("together", "apart"):
@@ -134,7 +134,7 @@ def test_a_row_with_another_label_is_coded_again(tmp_path: Path) -> None:
         assert codes_of(store) == new
 
 
-def test_embeddings_are_not_kept_if_that_is_asked(tmp_path: Path) -> None:
+def test_embeddings_need_not_be_kept(tmp_path: Path) -> None:
     store = filled(tmp_path / "g", ("red",), keep_embeddings=False)
     assert "embedding" not in store.dataset.schema.names
     kept = filled(tmp_path / "kept", ("red",))
@@ -151,7 +151,7 @@ def test_an_emptied_gallery_is_fitted_to_what_comes(tmp_path: Path) -> None:
     assert codes_of(store) == expected_codes(store)
 
 
-def test_many_that_come_later_take_spare_codewords_and_leave_codes_valid(tmp_path: Path) -> None:
+def test_many_later_images_take_spare_codewords_and_leave_codes_valid(tmp_path: Path) -> None:
     store = make_own_store(tmp_path / "g", keep_embeddings=False)
     add(store, pictures(("red", "green"), 10))
     before, old, books = store.manifest, codes_of(store), store.own_codebooks()

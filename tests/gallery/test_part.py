@@ -73,7 +73,7 @@ def test_a_version_that_is_named_is_the_one_that_is_read(tmp_path: Path) -> None
         find_part(GalleryStore.open(tmp_path / "g", version=old))
 
 
-def test_an_empty_part_still_knows_a_bad_expression(tmp_path: Path) -> None:
+def test_an_empty_part_still_refuses_a_bad_expression(tmp_path: Path) -> None:
     store = make_store(tmp_path / "g")
     store.put([make_record("a")])
     part = find_part(store, 0, 3)

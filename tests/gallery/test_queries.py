@@ -132,7 +132,7 @@ def test_photos_and_boxes_are_one_query(gallery: Gallery, tmp_path: Path) -> Non
 
 def test_what_makes_no_query_is_named(gallery: Gallery) -> None:
     photo = Image.new("RGB", (60, 40))
-    for options, said in (
+    for options, message in (
         ({"less": [ids()[0]]}, "names only what it is not like"),
         ({}, "names nothing: give a photo"),
         ({"query": [photo], "more": [ids()[1]], "less": [ids()[1]]}, "as like and as unlike"),
@@ -141,7 +141,7 @@ def test_what_makes_no_query_is_named(gallery: Gallery) -> None:
         ({"query": photo, "box": (0, 0, 99, 9)}, "not inside the photo"),
         ({"query": np.ones(32, np.float32), "box": (0, 0, 9, 9)}, "not an embedding"),
     ):
-        with pytest.raises(ConfigError, match=said):
+        with pytest.raises(ConfigError, match=message):
             gallery.search(**options)
     with pytest.raises(UnknownNameError, match="nobody"):
         gallery.search(photo, more=["nobody"])

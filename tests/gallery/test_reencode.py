@@ -40,7 +40,7 @@ def test_memory_is_that_of_a_table_and_a_sample(monkeypatch: pytest.MonkeyPatch)
     assert reencode._sample(numbers[:9]).tolist() == list(range(9))
 
 
-def test_classes_that_the_sample_has_missed_are_known(
+def test_classes_that_the_sample_missed_are_added(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store = filled(tmp_path / "g", ("red", "green"))

@@ -39,14 +39,14 @@ def test_it_fits_and_encodes_all_rows_in_one_commit(tmp_path: Path) -> None:
     store.delete(["red/0/3"])
     add(store, [row | {"label": "green"} for row in pictures(("red",), 1)])  # another order
     before, ids = store.manifest, list(codes_of(store))
-    version, told = store.version, []
+    version, seen = store.version, []
     old_view = view_of(store)
     answer = old_view.search_many(query_for("grey"), Page())[0]
-    report = fit_again(store, progress=lambda *now: told.append(now))
+    report = fit_again(store, progress=lambda *now: seen.append(now))
     assert store.version == version + 1
     assert (report.images, report.bits, report.trust, report.from_codes) == (43, 16, TRUST, 0)
     assert report.to_dict()["distortion"] == store.own_codebooks().fitted_distortion
-    assert told[-1] == ("encoding", 43, 43)
+    assert seen[-1] == ("encoding", 43, 43)
     after = store.manifest
     assert after.fit == after.books != before.books
     assert after.fitted_rows == 43
@@ -159,8 +159,8 @@ def test_a_reader_during_refits_sees_one_fit_or_the_other(tmp_path: Path) -> Non
         while not stop.is_set():
             opened = GalleryStore.open(store.folder)
             found = GalleryView(opened, FakeModel().codebooks).search_many(asked, Page(top_k=40))
-            told = [(hit.id, hit.score) for one in found for hit in one]
-            if answers.setdefault(opened.manifest.fit, told) != told:
+            seen = [(hit.id, hit.score) for one in found for hit in one]
+            if answers.setdefault(opened.manifest.fit, seen) != seen:
                 problems.append(opened.manifest.fit)
 
     reader = threading.Thread(target=read)

@@ -150,7 +150,7 @@ def test_repeated_ids_keep_the_last(folder: Path) -> None:
     assert GalleryStore.open(folder).find(["0-0"])["0-0"].sha256 == bytes([33]) * 32
 
 
-def test_what_cannot_be_mended_is_said(folder: Path, tmp_path: Path) -> None:
+def test_problems_that_cannot_be_repaired_are_reported(folder: Path, tmp_path: Path) -> None:
     with pytest.raises(FormatError, match="does not exist"):
         verify_store(tmp_path / "none")
     other = Path(shutil.copytree(folder, tmp_path / "other"))
@@ -195,7 +195,7 @@ def test_lost_codes_are_made_again_from_the_files(coded: Path, tmp_path: Path) -
     assert all(scores.get(hit.id, hit.score) == hit.score for hit in before)
 
 
-def test_a_wrong_or_broken_model_is_said_and_not_mended(coded: Path) -> None:
+def test_a_wrong_or_broken_model_is_reported_and_not_repaired(coded: Path) -> None:
     weights = coded / "model" / "weights.safetensors"
     write_safetensors(weights, tiny_network(seed=5).state_dict(), {"epoch": "1"})
     for repair in (False, True):

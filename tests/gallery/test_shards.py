@@ -41,7 +41,7 @@ PAGES = [
 ]
 
 
-def told(found: Found) -> tuple[object, ...]:
+def contents(found: Found) -> tuple[object, ...]:
     return found.hits, found.best, found.total
 
 
@@ -80,8 +80,8 @@ def test_searches_are_those_of_one_index(one: GalleryView, cut: GalleryView) -> 
     for number, page in enumerate(PAGES):
         for turn, leave_out in enumerate(((), (0,), (37 + number % 4, 3, 44), (len(one) - 1,))):
             query = queries[(number + turn) % 4]
-            expected = told(one.search(query, page, leave_out=leave_out))
-            assert told(cut.search(query, page, leave_out=leave_out)) == expected
+            expected = contents(one.search(query, page, leave_out=leave_out))
+            assert contents(cut.search(query, page, leave_out=leave_out)) == expected
 
 
 def test_ties_that_cross_shards_keep_the_order_of_insertion(tmp_path: Path) -> None:
@@ -103,8 +103,8 @@ def test_reranked_searches_are_those_of_one_index() -> None:
         for name, rerank, offset in itertools.product(ids()[:6], (0, 9, 24), (0, 3)):
             place, record = one.find(name)
             page = Page(top_k=5, offset=offset, rerank=rerank)
-            expected = told(one.search(one.query_of(record), page, leave_out=(place,)))
-            assert told(cut.search(one.query_of(record), page, leave_out=(place,))) == expected
+            expected = contents(one.search(one.query_of(record), page, leave_out=(place,)))
+            assert contents(cut.search(one.query_of(record), page, leave_out=(place,))) == expected
 
 
 def test_names_and_facts_are_those_of_one(one: GalleryView, cut: GalleryView) -> None:

@@ -53,7 +53,7 @@ def test_links_that_lead_back_end(tmp_path: Path) -> None:
     assert count_items(tmp_path) == 1
 
 
-def test_nothing_there_is_said(tmp_path: Path) -> None:
+def test_missing_sources_are_named(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="No images in"):
         list(read_items(tmp_path))
     with pytest.raises(DataError, match="There is no file or folder 'no/where'"):

@@ -114,11 +114,11 @@ def plain_codes(store: GalleryStore, model: OtherModel, home: Path) -> dict[str,
 def test_another_model_is_shown_the_images(tmp_path: Path, own: bool, keep: bool) -> None:
     store, model = with_files(tmp_path, own=own, keep=keep), OtherModel()
     store.delete(["red/red-0-1.png"])
-    rows, codes, version, told = rows_of(store), codes_of(store), store.version, []
-    report = give(store, model, progress=lambda *now: told.append(now))
+    rows, codes, version, steps = rows_of(store), codes_of(store), store.version, []
+    report = give(store, model, progress=lambda *now: steps.append(now))
     assert (report.changed, report.images, report.before) == (True, 19, version)
     assert report.version == store.version == version + 1
-    assert told[-1] == ("encoding", 19, 19)
+    assert steps[-1] == ("encoding", 19, 19)
     assert rows_of(store) == rows
     manifest = store.manifest
     name = "othergeneral" if own else "other"
@@ -132,7 +132,7 @@ def test_another_model_is_shown_the_images(tmp_path: Path, own: bool, keep: bool
     assert verify_store(store.folder).sound
     assert read_manifest(store.folder).format_version == 3
     assert codes_of(GalleryStore.open(store.folder)) == codes_of(store)
-    # Who still reads the version before has its codes, and is told its model.
+    # Who still reads the version before has its codes and its model.
     old = GalleryStore.open(store.folder, version=version)
     assert (codes_of(old), old.manifest.model) == (codes, "")
     assert not (store.folder / SIDE / name).exists()
@@ -151,7 +151,7 @@ def test_another_length_needs_no_images(tmp_path: Path) -> None:
     assert give(store, bits=32).changed is False
     rollback(store)
     assert (codes_of(store), store.manifest.bits) == (codes, 16)
-    fit_again(store)  # of what is there now
+    fit_again(store)  # to what it holds now
     assert (store.manifest.bits, store.manifest.before) == (16, report.version)
 
 
@@ -337,17 +337,17 @@ def test_a_model_folder_of_a_manifest_is_a_name(tmp_path: Path) -> None:
         GalleryStore.open(store.folder)
 
 
-def test_parents_stay_and_chances_of_other_codes_go(tmp_path: Path) -> None:
+def test_an_upgrade_keeps_parents_and_drops_probabilities(tmp_path: Path) -> None:
     store = with_files(tmp_path, own=False)
     parents = {"red": "warm", "blue": "cold"}
-    said = Calibration(sharpness=2.0, probabilities=certain(0), parents=parents)
+    calibration = Calibration(sharpness=2.0, probabilities=certain(0), parents=parents)
     with store.changing():
         store.commit_manifest(
-            replace(store.manifest, chances=write_calibration(store.folder, said))
+            replace(store.manifest, chances=write_calibration(store.folder, calibration))
         )
     give(store, OtherModel())
     assert read_calibration(store.folder, store.manifest) == Calibration(parents=parents)
     assert give(store, OtherModel()).changed is False
     store.compact()  # which leaves what a rollback needs
     rollback(store)
-    assert read_calibration(store.folder, store.manifest) == said
+    assert read_calibration(store.folder, store.manifest) == calibration

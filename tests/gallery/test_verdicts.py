@@ -93,7 +93,7 @@ def test_the_most_specific_name_that_is_sure(
     assert (accepted != 1.0) or predicted.sure.label == best
 
 
-def test_a_filter_leaves_chances_as_they_are(books: AdditiveCodebooks) -> None:
+def test_a_filter_leaves_probabilities_as_they_are(books: AdditiveCodebooks) -> None:
     by_hand = probabilities_by_hand(books, "red light")
     passing = np.array([place for place, n in enumerate(books.class_names) if n != "red light"])
     (predicted,) = predict(books, question("red light"), passing, 0.05)
@@ -106,7 +106,7 @@ def test_a_filter_leaves_chances_as_they_are(books: AdditiveCodebooks) -> None:
     assert (predicted.kinds, predicted.known, predicted.sure) == ((), None, None)
 
 
-def test_without_probabilities_kinds_are_told_as_before(books: AdditiveCodebooks) -> None:
+def test_without_probabilities_kinds_are_the_same(books: AdditiveCodebooks) -> None:
     query = question("red light")
     (predicted,) = predict(books, query, ALL, 0.05)
     (plain,) = predict(replace(books, probabilities=None), query, ALL, 0.05)
@@ -163,7 +163,7 @@ def test_hits_of_a_models_codes_carry_probabilities(coded: GalleryStore, kind: s
         assert hit.probability == pytest.approx(by_hand[str(hit.label)], abs=1e-4)
 
 
-def test_shards_tell_the_same_bits(coded: GalleryStore) -> None:
+def test_shards_predict_the_same_bits(coded: GalleryStore) -> None:
     queries = np.concatenate([coded_question(kind) for kind in (*COLOURS, *STRANGE)])
     pages = [Page(top_k=7), Page(labels=("red light", "blue dark")), Page(where="id LIKE '%1%'")]
     whole = view_of(coded)
@@ -181,12 +181,12 @@ def test_images_of_the_gallery_itself_have_no_probability(coded: GalleryStore) -
     assert itself[0].probability is None
 
 
-def test_the_models_chances_hold_for_kinds_that_it_learned(tmp_path: Path) -> None:
+def test_the_calibration_of_the_model_holds_for_kinds_that_it_learned(tmp_path: Path) -> None:
     store = coded_store(tmp_path / "g")
     asked, plain = coded_question("red light")[0], Page(top_k=5)
     before = view_of(store).search(asked, plain)
     assert before.verdict is not None
-    assert (before.verdict.by, before[0].probability) == ("hits", None)  # as galleries of before
+    assert (before.verdict.by, before[0].probability) == ("hits", None)  # as in older galleries
     calibration = Calibration(sharpness=3.0, probabilities=certain(0))
     home = store.folder / MODEL
     names = ("red light", "red dark", "blue dark", "another")
@@ -210,7 +210,7 @@ def test_the_models_chances_hold_for_kinds_that_it_learned(tmp_path: Path) -> No
     assert verdict.by == "hits"
 
 
-def test_chances_of_other_weights_are_refused(tmp_path: Path) -> None:
+def test_a_calibration_of_other_weights_is_refused(tmp_path: Path) -> None:
     store = coded_store(tmp_path / "g")
     (store.folder / MODEL).mkdir()
     write_chances(store.folder / MODEL, Calibration(probabilities=certain(0)), "other weights")
@@ -218,7 +218,7 @@ def test_chances_of_other_weights_are_refused(tmp_path: Path) -> None:
         view_of(store).search(coded_question("red light")[0], Page())
 
 
-def test_very_many_labels_are_told_by_hits(
+def test_very_many_labels_have_a_verdict_by_hits(
     coded: GalleryStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("phpq.gallery.verdicts._MAX_VALUES", 5 * DIM)

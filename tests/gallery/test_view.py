@@ -206,15 +206,15 @@ def test_the_verdict_is_the_likeliest_kind_among_what_passes_the_filter(tmp_path
         view = GalleryView(opened, make_codebooks(), LocalShards(shards))
         verdict = view.search(asked[0], Page(top_k=1)).verdict
         assert verdict is not None
-        told = dict([(verdict.label, verdict.share), *verdict.runners_up])
-        assert told == pytest.approx(likely, rel=1e-5)
-        assert list(told) == sorted(told, key=lambda name: -told[name])
+        shown = dict([(verdict.label, verdict.share), *verdict.runners_up])
+        assert shown == pytest.approx(likely, rel=1e-5)
+        assert list(shown) == sorted(shown, key=lambda name: -shown[name])
         some = {name: likely[name] for name in ("red", "blue")}
         for page in (Page(where="year = 2000"), Page(labels=("red", "blue"))):
             verdict = view.search(asked[0], page).verdict
             assert verdict is not None
-            told = dict([(verdict.label, verdict.share), *verdict.runners_up])
-            assert told == pytest.approx(
+            shown = dict([(verdict.label, verdict.share), *verdict.runners_up])
+            assert shown == pytest.approx(
                 {name: share / sum(some.values()) for name, share in some.items()}, rel=1e-5
             )
         assert view.search(asked[0], Page(where="year = 1")).verdict is None
