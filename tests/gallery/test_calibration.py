@@ -160,6 +160,17 @@ def test_without_embeddings_parents_need_what_a_kind_needs(tmp_path: Path) -> No
     assert fitted.cut_off(1, 0.1) == fitted.cut_off(0, 0.1)
 
 
+def test_without_embeddings_other_parents_lose_the_fit_of_the_old_ones(tmp_path: Path) -> None:
+    store = sure_store(tmp_path / "g", keep_embeddings=False)
+    set_parents(store, PARENTS)
+    fit_again(store)  # which has embeddings, and fits the parents
+    fitted = store.own_codebooks().probabilities
+    assert fitted is not None
+    assert len(fitted.parent_weights) == 2
+    set_parents(store, {"blue dark": "blue"})
+    assert store.own_codebooks().probabilities == fitted.without_parents()
+
+
 @pytest.mark.parametrize(
     ("parents", "message"),
     [

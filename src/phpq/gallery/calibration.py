@@ -90,8 +90,8 @@ def set_parents(store: GalleryStore, parents: Mapping[str, str] | Sequence[str])
 
     Or name the metadata columns that hold them, the nearest first: ["genus", "family"]. A parent
     may have a parent. Earlier parents are replaced; {} removes them. Codebooks of the gallery's own
-    are calibrated again. With those of a model, parents use the cut-offs of kinds until the next
-    `calibrate`.
+    are calibrated again if it keeps embeddings. Otherwise parents use the cut-offs of kinds until
+    the next `calibrate`.
     """
     with store.changing():
         if not isinstance(parents, Mapping):
@@ -105,7 +105,8 @@ def set_parents(store: GalleryStore, parents: Mapping[str, str] | Sequence[str])
             return describe(store)
         books = store.own_codebooks()
         check_parents(parents, set(books.class_names))
-        books = replace(books, parents=dict(parents))
+        fitted = books.probabilities and books.probabilities.without_parents()
+        books = replace(books, probabilities=fitted, parents=dict(parents))
         if store.manifest.keep_embeddings:
             books = calibrate_additive(books, *_rows(store))
         _commit_codebooks(store, books)
