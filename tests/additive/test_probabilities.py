@@ -70,8 +70,7 @@ def test_the_cut_off_is_that_of_the_share_below() -> None:
     assert model.cut_off(2, 0.05) == model.cut_off(0, 0.05)  # none of its own
     assert model.cut_off(0, 0.0) == NEVER
     assert model.cut_off(0, 1.0) == 0.0  # all may be wrong: everything gets a name
-    assert (model.summary(0.05)["named"], model.summary(0.05)["answered"]) == (0.05, 0.1)
-    assert (model.summary(0.0)["named"], model.summary(0.0)["answered"]) == (0.0, 0.0)
+    assert (model.summary()["named"], model.summary()["answered"]) == (0.05, 0.1)
 
 
 def test_facts_are_plain_and_come_back() -> None:
@@ -185,7 +184,7 @@ def test_without_parents_classes_keep_their_cut_offs() -> None:
         model.cut_offs[:1],
         model.named,
     )
-    summary = bare.summary(0.05)
+    summary = bare.summary()
     assert (summary["images"], summary["named"]) == (100, summary["answered"])
 
 

@@ -22,6 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from phpq.codes import FloatArray, IntArray
+from phpq.hits import WRONG_AT_MOST
 
 Floats = NDArray[np.float64]
 # Error rates that cut-offs are stored for; a rate in between takes the next lower one.
@@ -61,20 +62,20 @@ class ProbabilityModel:
         """Return the probability that a name of a level needs at an error rate."""
         if wrong_at_most > ERROR_RATES[-1]:
             return 0.0 if level == 0 else NEVER
-        place = _rate_index(wrong_at_most)
+        place = int(np.searchsorted(ERROR_RATES, wrong_at_most + 1e-9, side="right")) - 1
         if place < 0:
             return NEVER
         # A parent level that was not fitted uses the cut-off of the classes.
         return self.cut_offs[level if level < len(self.cut_offs) else 0][place]
 
-    def summary(self, wrong_at_most: float) -> dict[str, Any]:
-        """Return, as plain data, the size of the fit and its coverage at an error rate."""
-        place = _rate_index(wrong_at_most)
+    def summary(self) -> dict[str, Any]:
+        """Return, as plain data, the size of the fit and its coverage at the default error rate."""
+        place = ERROR_RATES.index(WRONG_AT_MOST)
         return {
             "images": self.images,
-            "wrong_at_most": wrong_at_most,
-            "named": self.named[place] if place >= 0 else 0.0,
-            "answered": self.answered[place] if place >= 0 else 0.0,
+            "wrong_at_most": WRONG_AT_MOST,
+            "named": self.named[place],
+            "answered": self.answered[place],
         }
 
     def without_parents(self) -> ProbabilityModel:
@@ -100,11 +101,6 @@ class ProbabilityModel:
         if not good or any(len(row) != len(ERROR_RATES) for row in (*model.cut_offs, model.named)):
             raise ValueError("its probabilities do not fit together")
         return model
-
-
-def _rate_index(wrong_at_most: float) -> int:
-    """Return the index of the highest stored error rate that is not above this one, or -1."""
-    return int(np.searchsorted(ERROR_RATES, wrong_at_most + 1e-9, side="right")) - 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -39,7 +39,6 @@ from phpq.gallery.shards import part_labels
 from phpq.gallery.sources import Source, read_items
 from phpq.gallery.store import GalleryStore
 from phpq.gallery.verdicts import find_calibration
-from phpq.hits import WRONG_AT_MOST
 
 if TYPE_CHECKING:
     from phpq.model import Model
@@ -185,7 +184,7 @@ def read_parents(path: Path) -> dict[str, str]:
     return parents
 
 
-def describe(store: GalleryStore, wrong_at_most: float = WRONG_AT_MOST) -> dict[str, Any]:
+def describe(store: GalleryStore) -> dict[str, Any]:
     """Return whether probabilities are known, what they were fitted to, and their coverage."""
     if store.manifest.owns_codebooks:
         books = store.own_codebooks()
@@ -202,7 +201,7 @@ def describe(store: GalleryStore, wrong_at_most: float = WRONG_AT_MOST) -> dict[
     }
     if fitted is None:
         return content | {"why_not": why_not}
-    return content | fitted.summary(wrong_at_most) | {"by": by}
+    return content | fitted.summary() | {"by": by}
 
 
 def _commit_codebooks(store: GalleryStore, books: AdditiveCodebooks) -> None:

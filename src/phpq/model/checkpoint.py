@@ -22,7 +22,6 @@ from phpq.additive import MIN_CLASSES, MIN_IMAGES, Calibration
 from phpq.config import CONFIG_FILE, RunConfig, parse, to_dict
 from phpq.errors import ConfigError, FormatError, NotTrainedError
 from phpq.files import write_json, write_text
-from phpq.hits import WRONG_AT_MOST
 
 if TYPE_CHECKING:
     from phpq.model.method import Method
@@ -178,7 +177,7 @@ def read_chances(folder: Path, fingerprint: str) -> Calibration | None:
     return said
 
 
-def describe_chances(folder: Path, wrong_at_most: float = WRONG_AT_MOST) -> dict[str, Any]:
+def describe_chances(folder: Path) -> dict[str, Any]:
     """Return whether a model knows how likely answers by its codes are, and what that allows."""
     said = None
     if (folder / CHANCES).is_file():  # the fingerprint of an older file of weights is a hash of it
@@ -187,7 +186,7 @@ def describe_chances(folder: Path, wrong_at_most: float = WRONG_AT_MOST) -> dict
     if said is None or said.probabilities is None:
         need = f"{MIN_IMAGES} test images of {MIN_CLASSES} kinds"
         return content | {"why_not": f"phpq train fits them, of this version, to at least {need}"}
-    return content | {"known": True, "by": "model"} | said.probabilities.summary(wrong_at_most)
+    return content | {"known": True, "by": "model"} | said.probabilities.summary()
 
 
 def _fingerprint_here(folder: Path) -> str:
