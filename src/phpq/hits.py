@@ -56,7 +56,7 @@ class Verdict:
     share: float
     runners_up: Kinds = ()  # at most 4 others, the likeliest first; empty if by hits
     by: Literal["kinds", "hits"] = "hits"  # where the share comes from
-    known: float | None = None  # probability that it is one of the kinds that pass the filter
+    known: float | None = None  # probability that a kind passing the filter is shown; or None
     sure: Sure | None = None  # None if probabilities are not known
 
     @property
@@ -81,7 +81,7 @@ class Found(Sequence[Hit]):
     total: int  # images that pass the filter, on all pages
     best: float  # the highest score that any code could reach for this query
     kinds: Kinds | None = None  # the likeliest that pass the filter; None if it has no kinds
-    known: float | None = None  # probability that it is one of the kinds that pass the filter
+    known: float | None = None  # probability that a kind passing the filter is shown; or None
     sure: Sure | None = None  # None if probabilities are not known
 
     @property

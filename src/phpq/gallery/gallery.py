@@ -221,7 +221,8 @@ class Gallery:
             box: The part of the photo to search for: (left, top, right, bottom) in pixels; for
                 several photos one each, or None. `phpq.explain.suggest_box` suggests one.
             more: Ids of positive examples, by their kept embeddings or their codes.
-            less: Ids of negative examples. Examples are no hits, and leave no probabilities.
+            less: Ids of negative examples. With examples, which are never hits, there are no
+                probabilities.
             where: A Lance SQL expression over id, uri, label and metadata, as in
                 "label = 'sparrow' AND year > 2020", applied before the best are chosen.
             rerank: > 0: order the first `rerank` hits by their float embeddings.

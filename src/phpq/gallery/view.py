@@ -96,7 +96,7 @@ class GalleryView:
         self._locations: LRUCache[str, tuple[int, int]] = LRUCache(
             _MAX_LOCATIONS
         )  # place and offset by id
-        self.cached = RecentCache(_MAX_CACHED).get
+        self.cached = RecentCache(_MAX_CACHED).get  # results for this version, by key
         self._passing = RecentCache(_MAX_CACHED)  # classes of the images that pass a filter
         self._lock = threading.Lock()
 
