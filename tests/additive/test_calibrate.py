@@ -19,7 +19,8 @@ from phpq.additive import (
     softmax,
     unit_rows,
 )
-from phpq.additive.probabilities import ERROR_RATES
+from phpq.additive.calibrate import _mixed
+from phpq.additive.probabilities import ERROR_RATES, parent_levels
 from phpq.codes import Codebooks, FloatArray, normalise_sub_vectors
 from phpq.errors import FormatError
 
@@ -111,9 +112,46 @@ def test_parents_answer_what_kinds_cannot(books: AdditiveCodebooks) -> None:
     wide = calibrate_additive(replace(books, parents=parents), rows, labels)
     assert wide.probabilities is not None
     assert len(wide.probabilities.cut_offs) == 2
-    assert wide.probabilities.cut_offs[0] == books.probabilities.cut_offs[0]  # type: ignore[union-attr]
     place = ERROR_RATES.index(0.1)
     assert wide.probabilities.answered[place] > wide.probabilities.named[place] + 0.05
+
+
+@pytest.mark.parametrize("by_photos", [False, True])
+def test_an_unknown_photo_may_have_no_relatives(by_photos: bool) -> None:
+    """Of families that the gallery lacks, few photos get the name of another family."""
+    held, absent = [n for n in KINDS if n < 24], [n for n in range(32) if n >= 24]
+    rows, labels = draw(held, 20, seed=0)
+    photos = draw(held, 20, seed=3) if by_photos else None
+    parents = {f"kind {number:03}": f"family {number // 4}" for number in held}
+    books = replace(fit_additive(rows, labels, num_codebooks=2), parents=parents)
+    fitted = calibrate_additive(books, rows, labels, photos)
+    assert fitted.probabilities is not None
+    known, unknown = draw(held, 20, seed=7), draw(absent, 45, seed=8)  # as many
+    scores = fitted.class_scores(np.concatenate([known[0], unknown[0]]))
+    p_known = fitted.probabilities.known(scores, fitted.sharpness)
+    (level,) = parent_levels(fitted.class_names, parents)
+    share, numbers = level.best_parent(softmax(fitted.sharpness * scores))
+    answered = fitted.probabilities.parent(1, p_known, share) >= fitted.probabilities.cut_off(
+        1, 0.1
+    )
+    truth = [f"family {int(name.split()[1]) // 4}" for name in known[1] + unknown[1]]
+    right = np.array([level.names[n] == name for n, name in zip(numbers, truth, strict=True)])
+    assert answered[: len(known[0])].mean() > 0.2
+    assert (~right[answered]).mean() <= 0.1 + 0.06
+
+
+def test_unknown_photos_of_all_groupings_weigh_the_same() -> None:
+    few, many = np.zeros((2, 3), np.float32), np.ones((6, 3), np.float32)
+    mixed = _mixed(
+        [
+            [(few, np.zeros(2, np.int64))],
+            [],
+            [(many[:4], np.zeros(4, np.int64)), (many[4:], np.zeros(2, np.int64))],
+        ],
+        3,
+    )
+    assert mixed.weights.tolist() == pytest.approx([1 / 4] * 2 + [1 / 12] * 6)
+    assert len(_mixed([[], []], 3).scores) == 0
 
 
 @pytest.mark.parametrize(("kinds", "count"), [(4, 40), (20, 1), (6, 10), (0, 0)])

@@ -2,8 +2,10 @@
 
 Rows that codebooks were fitted to are no fair queries: the projection was chosen so that they lie
 at their classes. So rows are scored in projections fitted without them and, as queries of unknown
-classes, without their whole class; each fold leaves out a part of both. Held-out photos, if given,
-replace the rows. Nothing else is fair where the *model* learned from images of the gallery.
+classes, without their whole class; each fold leaves out a part of both. Where classes have parents,
+other folds leave out whole parents: an unknown photo may have no relatives in the gallery. Held-out
+photos, if given, replace the rows. Nothing else is fair where the *model* learned from images of
+the gallery.
 """
 
 from __future__ import annotations
@@ -45,6 +47,7 @@ _SHARPNESS_SCORES = 4_000_000  # that the sharpness of codes is fitted to, once 
 _SHARPNESS = np.geomspace(2, 128, 61)
 
 HeldOut = tuple[FloatArray, Labels]  # embeddings (H, D) of photos, and their labels
+_Scored = tuple[FloatArray, IntArray]  # as in `_QueryScores`
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -53,6 +56,7 @@ class _QueryScores:
 
     scores: FloatArray  # (n, C), -inf for classes left out
     classes: IntArray  # (n,), -1 for a class outside the gallery
+    weights: Floats  # (n,), of sum 1
 
 
 def calibrate_additive(
@@ -94,14 +98,23 @@ def calibrate_codes(classifier: CodeClassifier, held_out: HeldOut) -> CodeClassi
     chosen = _subsample(labelled, len(classifier.class_names))
     photos, classes = photos[chosen], classes[chosen]
     scores, outside = classifier.class_scores(photos), classes < 0
-    known = _QueryScores(scores[~outside], classes[~outside])
-    unknown = _QueryScores(scores[outside], classes[outside])
+    count = len(classifier.class_names)
+    known = _joined([(scores[~outside], classes[~outside])], count)
+    strangers = (scores[outside], classes[outside])
+    unknown = _joined([strangers], count)
     without_own = len(unknown.scores) < MIN_IMAGES
     if without_own:
-        left_out = known.scores.copy()
-        left_out[np.arange(len(left_out)), known.classes] = -np.inf
-        parts = [unknown, _QueryScores(left_out, known.classes)]
-        unknown = _joined(parts, len(classifier.class_names))
+        parts = [
+            [
+                (
+                    np.where(groups == groups[known.classes][:, None], -np.inf, known.scores),
+                    known.classes,
+                )
+            ]
+            for groups in _groupings(classifier)
+        ]
+        parts[0].append(strangers)
+        unknown = _mixed(parts, count)
     if not _suffice(known, unknown):
         return replace(classifier, probabilities=None)
     # The scale of these scores depends on the codebooks and on the norm of queries.
@@ -136,16 +149,21 @@ def _score_folds(
     for number in np.unique(classes):
         mine = generator.permutation(np.flatnonzero(classes == number))
         row_fold[mine] = (np.arange(len(mine)) + generator.integers(_FOLDS)) % _FOLDS
-    known, unknown = [], []
-    for fold, left_out in enumerate(_class_folds(len(books.class_names), generator)):
-        absent = left_out[classes]
-        scorer = _FoldScorer.fit(rows, classes, (row_fold != fold) & ~absent, books)
-        if scorer is not None:
+    known: list[_Scored] = []
+    unknown: list[list[_Scored]] = []
+    for level, groups in enumerate(_groupings(books)):
+        unknown.append([])
+        for fold, left_out in enumerate(_class_folds(groups, generator)):
+            absent = left_out[classes]
+            scorer = _FoldScorer.fit(rows, classes, (row_fold != fold) & ~absent, books)
+            if scorer is None:
+                continue
             held = (row_fold == fold) & scorer.fitted[classes]
-            known.append(_QueryScores(scorer.scores(rows[held]), classes[held]))
-            unknown.append(_QueryScores(scorer.scores(rows[absent]), classes[absent]))
+            if level == 0:
+                known.append((scorer.scores(rows[held]), classes[held]))
+            unknown[level].append((scorer.scores(rows[absent]), classes[absent]))
     count = len(books.class_names)
-    return _joined(known, count), _joined(unknown, count)
+    return _joined(known, count), _mixed(unknown, count)
 
 
 def _score_photos(
@@ -153,23 +171,38 @@ def _score_photos(
 ) -> tuple[_QueryScores, _QueryScores]:
     """Score photos by the codebooks, and in projections that were fitted without their classes."""
     photos, labels = check_embeddings("held_out", held_out[0], books.embedding_dim), held_out[1]
-    shown = number_labels(labels, books.class_names)
-    outside = np.array([name is not None for name in labels], np.bool_) & (shown < 0)
-    known = [_QueryScores(books.class_scores(photos[shown >= 0]), shown[shown >= 0])]
-    unknown = [_QueryScores(books.class_scores(photos[outside]), shown[outside])]
-    for left_out in _class_folds(len(books.class_names), np.random.default_rng(0)):
-        scorer = _FoldScorer.fit(rows, classes, ~left_out[classes], books)
-        absent = (shown >= 0) & left_out[shown]
-        if scorer is not None:
-            unknown.append(_QueryScores(scorer.scores(photos[absent]), shown[absent]))
+    labelled = np.flatnonzero([name is not None for name in labels])
+    chosen = _subsample(labelled, len(books.class_names))
+    photos, shown = photos[chosen], number_labels(labels, books.class_names)[chosen]
+    outside = shown < 0
+    known = [(books.class_scores(photos[shown >= 0]), shown[shown >= 0])]
+    unknown: list[list[_Scored]] = []
+    generator = np.random.default_rng(0)
+    for groups in _groupings(books):
+        unknown.append([])
+        for left_out in _class_folds(groups, generator):
+            scorer = _FoldScorer.fit(rows, classes, ~left_out[classes], books)
+            absent = (shown >= 0) & left_out[shown]
+            if scorer is not None:
+                unknown[-1].append((scorer.scores(photos[absent]), shown[absent]))
+    unknown[0].append((books.class_scores(photos[outside]), shown[outside]))
     count = len(books.class_names)
-    return _joined(known, count), _joined(unknown, count)
+    return _joined(known, count), _mixed(unknown, count)
 
 
-def _class_folds(count: int, generator: np.random.Generator) -> Iterator[NDArray[np.bool_]]:
-    """Yield for each fold which classes (C,) it leaves out."""
-    folds = generator.permutation(count) % _FOLDS
-    yield from (folds == fold for fold in range(_FOLDS))
+def _groupings(books: AdditiveCodebooks | CodeClassifier) -> list[IntArray]:
+    """Return what may be missing from a gallery: a class, or all of its parent at each level.
+
+    Each is the number (C,) of the group of every class.
+    """
+    parents = parent_levels(books.class_names, books.parents)
+    return [np.arange(len(books.class_names)), *(level.numbers for level in parents)]
+
+
+def _class_folds(groups: IntArray, generator: np.random.Generator) -> Iterator[NDArray[np.bool_]]:
+    """Yield for each fold which classes (C,) it leaves out: whole groups (C,) of them."""
+    folds = generator.permutation(groups.max(initial=-1) + 1) % _FOLDS
+    yield from (folds[groups] == fold for fold in range(_FOLDS))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -207,10 +240,27 @@ def _project(rows: FloatArray, mean: FloatArray, projection: FloatArray) -> Floa
     return unit_rows(((rows - mean) @ projection).astype(np.float32))
 
 
-def _joined(parts: list[_QueryScores], count: int) -> _QueryScores:
-    scores = [np.empty((0, count), np.float32), *(part.scores for part in parts)]
-    classes = [np.empty(0, np.int64), *(part.classes for part in parts)]
-    return _QueryScores(np.concatenate(scores), np.concatenate(classes))
+def _joined(parts: list[_Scored], count: int) -> _QueryScores:
+    """Put queries together, each of the same weight."""
+    scores = np.concatenate([np.empty((0, count), np.float32), *(part[0] for part in parts)])
+    classes = np.concatenate([np.empty(0, np.int64), *(part[1] for part in parts)])
+    return _QueryScores(scores, classes, np.full(len(scores), 1 / max(len(scores), 1)))
+
+
+def _mixed(groupings: list[list[_Scored]], count: int) -> _QueryScores:
+    """Put queries of unknown classes together, with the same weight for each grouping.
+
+    Nobody knows whether an unknown photo has relatives in the gallery. Were only single classes
+    left out, it always had, and its parent would be named too often.
+    """
+    levels = [level for parts in groupings if len((level := _joined(parts, count)).scores)]
+    if not levels:
+        return _joined([], count)
+    return _QueryScores(
+        np.concatenate([level.scores for level in levels]),
+        np.concatenate([level.classes for level in levels]),
+        np.concatenate([level.weights for level in levels]) / len(levels),
+    )
 
 
 def _fit_probabilities(
@@ -226,7 +276,7 @@ def _fit_probabilities(
     classes = np.concatenate([known.classes, unknown.classes])
     is_known = np.arange(len(scores)) < len(known.scores)
     # As if half of the photos showed something unknown.
-    weights = np.where(is_known, 1 / len(known.scores), 1 / len(unknown.scores))
+    weights = np.concatenate([known.weights, unknown.weights])
     features = open_set_features(scores, sharpness) * (1.0, float(use_mean), 1.0)
     blank = (0.0,) * len(ERROR_RATES)
     fitted = ProbabilityModel(
