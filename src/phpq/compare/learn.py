@@ -33,14 +33,14 @@ from phpq.data.decode import decode_readable
 from phpq.data.images import learned_classes
 from phpq.errors import DataError
 from phpq.evaluation.kinds import Way, search
-from phpq.model.cut import Cut, cut_network
+from phpq.model.frozen import FrozenPart, freeze_network
 from phpq.model.general import whiten
 from phpq.model.method import build_method
 from phpq.model.retrieval import resolve_device
 from phpq.model.weights import write_safetensors
 from phpq.recipes import drawn_settings, resolve_config
 from phpq.training import Reporter, Trainer, build_trainer, run_epochs
-from phpq.training.features import choose_rows, images_to_pass, load_features
+from phpq.training.features import count_uncached, load_features, select_features
 from phpq.training.pixels import TrainingPixels
 from phpq.training.progress import Advance
 
@@ -90,20 +90,20 @@ def learn_and_embed(
     torch.manual_seed(config.training.seed)
     device = resolve_device("auto")
     network = build_method(config, len(dataset.class_names), load_weights=True).to(device)
-    cut = cut_network(network, config)
-    rate = _rate(dataset, config, cut)
-    waiting = images_to_pass(dataset, config, cut, cache)
+    frozen = freeze_network(network, config)
+    rate = _rate(dataset, config, frozen)
+    waiting = count_uncached(dataset, config, frozen, cache)
     dataset, said = fit_seconds(dataset, seconds, rate=rate, waiting=waiting)
     recorder.message(said or f"{waiting:,} images pass the trunk")
     notes = [said] if said else []
-    pixels = load_features(dataset, config, cut, reporter=recorder, cache=cache)
+    pixels = load_features(dataset, config, frozen, reporter=recorder, cache=cache)
     count, remark = _learned_count(dataset, share)
     notes += [remark] if remark else []
     images = images_of(
         pixels.train, pixels.test, [label >= count for label in range(len(dataset.class_names))]
     )
-    spaces = _pooled(pixels, cut, images)
-    general, took = _whitened(pixels, cut, count)
+    spaces = _pooled(pixels, frozen, images)
+    general, took = _whitened(pixels, frozen, count)
     learned: list[Space] = []
     for bits in LENGTHS:
         if learned and time.perf_counter() > ends:
@@ -146,7 +146,7 @@ def _learned_count(dataset: Dataset, share: float | None) -> tuple[int, str]:
     return count, ""
 
 
-def _rate(dataset: Dataset, config: RunConfig, cut: Cut) -> float:
+def _rate(dataset: Dataset, config: RunConfig, frozen: FrozenPart) -> float:
     """Return the images per second that are decoded and pass the trunk."""
     few = dataset.train.subset(np.arange(min(_TRIED, len(dataset.train))))
     views = Views(config.data)
@@ -155,7 +155,7 @@ def _rate(dataset: Dataset, config: RunConfig, cut: Cut) -> float:
         started = time.perf_counter()
         decoded = decode_readable(few, config.data, workers=config.training.workers)
         if len(decoded.pixels):
-            cut.stem(views.encode(torch.from_numpy(decoded.pixels).to(cut.device)))
+            frozen.features(views.encode(torch.from_numpy(decoded.pixels).to(frozen.device)))
         seconds = time.perf_counter() - started
     return len(few) / seconds
 
@@ -168,13 +168,13 @@ def _parts(pixels: TrainingPixels, columns: slice) -> list[FloatArray]:
     ]
 
 
-def _pooled(pixels: TrainingPixels, cut: Cut, images: Images) -> Space:
+def _pooled(pixels: TrainingPixels, frozen: FrozenPart, images: Images) -> Space:
     """Return the pooled features that find held-out gallery images best: two are usual.
 
     The average of the last level, as most people take it, or generalized means of the last two.
     """
-    channels = cut.trunk.channels
-    width = sum(channels[-cut.described :])
+    channels = frozen.trunk.channels
+    width = sum(channels[-frozen.general_levels :])
     ways = {
         "average of its last level": slice(-width - channels[-1], -width),
         "generalized means of its last levels": slice(-width, None),
@@ -196,9 +196,11 @@ def _pooled(pixels: TrainingPixels, cut: Cut, images: Images) -> Space:
     return max(spaces.values(), key=served)
 
 
-def _whitened(pixels: TrainingPixels, cut: Cut, count: int) -> tuple[list[FloatArray], float]:
+def _whitened(
+    pixels: TrainingPixels, frozen: FrozenPart, count: int
+) -> tuple[list[FloatArray], float]:
     """Return the general embedding of both splits, fitted to the learned classes, and seconds."""
-    width = sum(cut.trunk.channels[-cut.described :])
+    width = sum(frozen.trunk.channels[-frozen.general_levels :])
     parts = _parts(pixels, slice(-width, None))
     started = time.perf_counter()
     known = pixels.train.labels < count
@@ -217,11 +219,11 @@ def _learn(pixels: TrainingPixels, config: RunConfig, count: int, *, device: tor
     if count < len(whole.class_names):
         kept = hold_out_classes(whole, 1 - count / len(whole.class_names)).learned
 
-    def rows(cut: Cut) -> TrainingPixels:
+    def rows(frozen: FrozenPart) -> TrainingPixels:
         learned, asking = (
             np.flatnonzero(part.labels < count) for part in (pixels.train, pixels.test)
         )
-        return choose_rows(pixels, config, cut, train=learned, test=asking, classes=count)
+        return select_features(pixels, config, frozen, train=learned, test=asking, classes=count)
 
     trainer = Trainer(kept, config, device=device, reporter=Reporter(), features=rows)
     for _ in run_epochs(trainer, evaluate="early"):
