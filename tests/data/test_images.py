@@ -19,7 +19,7 @@ from phpq.data import (
     new_kinds,
     open_dataset,
 )
-from phpq.data.images import draw_per_class, hash_order, named, split_by_mask
+from phpq.data.images import draw_per_class, hash_order, named, split_by_mask, spread
 from phpq.data.images import test_mask as split_mask
 from phpq.errors import DataError
 from picture_files import PlainReader, plain_images, write_classes
@@ -260,3 +260,8 @@ def test_a_lonely_image_cannot_be_split() -> None:
 def test_long_lists_of_names_are_cut() -> None:
     assert named(["a"], "class") == "1 class ('a')"
     assert named([str(i) for i in range(12)], "id").endswith("'9', and 2 more)")
+
+
+def test_positions_are_spread_from_the_first_to_the_last() -> None:
+    assert spread(10, 4).tolist() == [0, 3, 6, 9]
+    assert spread(3, 4).tolist() == [0, 1, 2]

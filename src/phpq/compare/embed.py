@@ -22,7 +22,7 @@ from phpq.codes import FloatArray
 from phpq.compare.spaces import Images, Space, unit_space
 from phpq.config import RunConfig, to_dict
 from phpq.data import Dataset, LabelledImages, SkippedImage
-from phpq.data.images import draw_per_class
+from phpq.data.images import draw_per_class, spread
 from phpq.errors import DataError, PhpqError
 from phpq.evaluation.embedding import Embed, EmbeddedImages, Progress, embed_readable
 from phpq.evaluation.history import read_rows
@@ -65,7 +65,7 @@ def sample_dataset(dataset: Dataset, most: int) -> tuple[Dataset, str]:
     kept, taken = np.arange(len(names)), int(np.minimum(sizes, per_class).sum())
     if taken > most:
         count = max(2, len(names) * most // taken)
-        kept = np.unique(np.linspace(0, len(names) - 1, count).round().astype(int))
+        kept = spread(len(names), count)
     share = np.minimum(1, per_class / np.maximum(sizes, 1))
     chosen = []
     for part in parts:

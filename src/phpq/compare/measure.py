@@ -8,7 +8,6 @@ says so.
 from __future__ import annotations
 
 import ctypes
-import os
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -24,7 +23,7 @@ from phpq.compare.engines import Engine, Weight, whole
 from phpq.compare.rivals import Make, Rival
 from phpq.compare.spaces import Images, Space, made_rows
 from phpq.evaluation.protocol import evaluate_scores
-from phpq.evaluation.timing import search_float, time_in_turns
+from phpq.evaluation.timing import available_cores, search_float, time_in_turns
 
 FIRST = 10  # hits, of which float search says which are right
 TOP_K = 10  # hits that a timed search returns
@@ -260,11 +259,6 @@ def _timed(space: Space, engine: Engine) -> tuple[Callable[[int], object], int]:
     count = int(np.clip(_TIMED_SECONDS / each, _LEAST_QUERIES, _MOST_QUERIES))
     queries = asked(count)
     return (lambda threads: engine.search(queries, TOP_K, threads=threads)), count
-
-
-def available_cores() -> int:
-    """Return the cores that this process may run on."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 @contextmanager

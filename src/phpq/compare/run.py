@@ -24,11 +24,13 @@ from phpq._version import __version__
 from phpq.codes import Codebooks
 from phpq.compare.advice import advise
 from phpq.compare.embed import Embedded, embed_with_models
-from phpq.compare.measure import Budget, available_cores, build_and_measure, time_rows
+from phpq.compare.measure import Budget, build_and_measure, time_rows
 from phpq.compare.page import write_comparison
 from phpq.compare.rivals import list_rivals
 from phpq.data import Dataset
 from phpq.errors import ConfigError, missing_extra
+from phpq.evaluation.timing import available_cores
+from phpq.files import make_folder
 from phpq.index import CodeIndex
 from phpq.machine import available_memory, code_commit, describe_machine, processor
 from phpq.recipes import absolute_weights, default_weights, fit_patches, resolve_config
@@ -78,7 +80,9 @@ def compare(
     """Measure every way to search a data set, write the files, and return what was measured."""
     options, started, commit = options or Options(), time.perf_counter(), code_commit()
     dataset = api.as_dataset(source, home=options.home)
-    _make_folder(out)
+    make_folder(out)
+    for old in out.glob(f"{_FLOATS}*"):  # left behind by a comparison that was killed
+        shutil.rmtree(old, ignore_errors=True)
     seconds = 60 * options.minutes
     if options.models:
         from phpq.model import load
@@ -225,14 +229,3 @@ def _machine() -> dict[str, Any]:
         "load": os.getloadavg()[0] if hasattr(os, "getloadavg") else 0.0,
         "packages": facts["packages"],
     }
-
-
-def _make_folder(folder: Path) -> None:
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        for old in folder.glob(f"{_FLOATS}*"):  # of a comparison that was killed
-            shutil.rmtree(old, ignore_errors=True)
-    except OSError as error:
-        raise ConfigError(
-            f"Cannot make the folder {str(folder)!r}: {error.strerror}. Give another (--out DIR)."
-        ) from error

@@ -304,6 +304,11 @@ def hash_order(ids: Sequence[str], seed: int) -> NDArray[np.int64]:
     return np.array(sorted(range(len(ids)), key=digest), dtype=np.int64)
 
 
+def spread(total: int, count: int) -> NDArray[np.int64]:
+    """Return at most `count` of `total` positions, spread evenly from the first to the last."""
+    return np.unique(np.linspace(0, total - 1, min(count, total)).round().astype(np.int64))
+
+
 def draw_per_class(
     ids: Sequence[str], labels: NDArray[np.int64], counts: NDArray[np.int64], *, seed: int
 ) -> NDArray[np.bool_]:

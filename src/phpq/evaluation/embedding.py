@@ -19,6 +19,7 @@ from PIL import Image
 from phpq.codes import FloatArray
 from phpq.config import DataConfig
 from phpq.data import LabelledImages, SkippedImage, decode_squares
+from phpq.data.images import spread
 from phpq.errors import DataError
 from phpq.evaluation.protocol import LabelledEmbeddings
 
@@ -108,8 +109,7 @@ class _ChangedReader:
 
 def changed_copies(images: LabelledImages, count: int) -> LabelledImages:
     """Return copies of some images, spread evenly: cropped by a tenth, and compressed again."""
-    most = min(count, len(images))
-    chosen = images.subset(np.unique(np.linspace(0, len(images) - 1, most).round().astype(int)))
+    chosen = images.subset(spread(len(images), count))
     name = f"{images.name}, changed"
     return replace(chosen, name=name, reader=_ChangedReader(chosen), places=None)
 

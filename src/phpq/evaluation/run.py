@@ -45,7 +45,7 @@ from phpq.evaluation.protocol import (
 )
 from phpq.evaluation.timing import SearchTiming, time_search
 from phpq.evaluation.unseen import UnseenScores, evaluate_unseen
-from phpq.files import write_json
+from phpq.files import make_folder, write_json
 from phpq.index import CodeIndex
 from phpq.report.pictures import draw_hits, hit_rows, spread_queries
 
@@ -175,7 +175,7 @@ def evaluate_model(
     if own_codebooks:
         model.embedding_dim("general")  # says what is missing before any image is embedded
     if out is not None:
-        _make_folder(out)
+        make_folder(out)
     own = model.card.dataset in (dataset.source, dataset.name)
     settings, whole = model.card.config.data, dataset
     dataset = learned_part(dataset, settings) if own else dataset
@@ -346,12 +346,3 @@ def _draw_top10(
         class_names=gallery.images.class_names,
     )
     return draw_hits(rows, query_image=queries.images.read, gallery_image=gallery.images.read)
-
-
-def _make_folder(folder: Path) -> None:
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise ConfigError(
-            f"Cannot make the folder {str(folder)!r}: {error.strerror}. Give another (--out DIR)."
-        ) from error

@@ -125,4 +125,9 @@ def _threads() -> int:
     for name in ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS"):
         if os.environ.get(name, "").isdigit():
             return int(os.environ[name])
+    return available_cores()
+
+
+def available_cores() -> int:
+    """Return the cores that this process may run on."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from phpq.data import LabelledImages, decode_all
+from phpq.data.images import spread
 from phpq.errors import ConfigError, missing_extra
 from phpq.files import replacing
 from phpq.model.export import export_onnx
@@ -42,8 +43,7 @@ def export_int8(model: TorchModel, images: LabelledImages, path: str | Path) -> 
     target = Path(path)
     if not len(images):
         raise ConfigError("There are no images to calibrate on. Give some with --images SOURCE.")
-    most = min(CALIBRATION_IMAGES, len(images))
-    chosen = images.subset(np.unique(np.linspace(0, len(images) - 1, most).round().astype(int)))
+    chosen = images.subset(spread(len(images), CALIBRATION_IMAGES))
     pixels = decode_all(chosen, model.card.config.data).pixels
     with tempfile.TemporaryDirectory() as room, replacing(target) as temporary:
         whole = export_onnx(model, Path(room) / target.name)

@@ -24,8 +24,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from phpq.codes import CodeArray, Codebooks, FloatArray, IntArray, QueryNorm
-from phpq.errors import ConfigError, FormatError
-from phpq.files import read_json, write_bytes, write_json, write_text
+from phpq.errors import FormatError
+from phpq.files import make_folder, read_json, write_bytes, write_json, write_text
 from phpq.reproduce.grid import SHARED, Cell, Kind, recorded_config, same_settings
 
 DONE, FAILED = "done", "failed"
@@ -65,14 +65,7 @@ class Store:
 
     def prepare(self) -> None:
         """Make the folders; move records of version 0.1.0 into one file, drop half a last line."""
-        try:
-            for name in ("cells", "features", "logs"):
-                (self.folder / name).mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise ConfigError(
-                f"Cannot make the folder {str(self.folder)!r}: {error.strerror}. "
-                "Give another (--out DIR)."
-            ) from error
+        make_folder(self.folder, within=("cells", "features", "logs"))
         path, old = self.records_path, self._old_records()
         if old or (path.is_file() and path.read_bytes()[-1:] not in (b"", b"\n")):
             write_text(path, "".join(map(_line, self.read_records().values())))

@@ -23,6 +23,7 @@ from phpq._version import __version__
 from phpq.codes import CodeArray, Codebooks
 from phpq.config import DataConfig
 from phpq.data import Dataset, decode_all, learned_part, new_kinds, open_dataset
+from phpq.data.images import spread
 from phpq.evaluation import LabelledEmbeddings, evaluate_codes, evaluate_float
 from phpq.machine import processor
 from phpq.recipes import remaining_config
@@ -351,8 +352,7 @@ def _measure(
         measured["map_float"] = exact.map_percent
         measured["p1_float"] = 100 * exact.precision_at[1]
     if cell.keep:
-        most = min(KEPT_QUERIES, len(queries))
-        some = np.unique(np.linspace(0, len(queries) - 1, most).round().astype(int))
+        some = spread(len(queries), KEPT_QUERIES)
         kept = KeptCodes(
             codebooks=books,
             codes=codes if learned is None else learned,

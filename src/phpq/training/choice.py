@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-import dataclasses
 import math
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
 
 from phpq.config import RunConfig
 from phpq.data import Dataset, LabelledImages, learned_part
+from phpq.data.images import spread
 from phpq.errors import ConfigError
 from phpq.training.loop import Trainer
 from phpq.training.progress import Advance, Reporter
@@ -71,9 +71,9 @@ class _Stopwatch(Reporter):
 def _measure(dataset: Dataset, config: RunConfig) -> Cost:
     learned, training = learned_part(dataset, config.data), config.training
     sample = Dataset("few", _sample(learned.train, SAMPLE_IMAGES), _sample(learned.test, 2))
-    short = dataclasses.replace(training, batch_size=SAMPLE_IMAGES // 2, epochs=2, warmup_epochs=0)
-    data = dataclasses.replace(config.data, holdout_per_class=0, holdout_classes=0.0)
-    small = dataclasses.replace(config, training=short, data=data)
+    short = replace(training, batch_size=SAMPLE_IMAGES // 2, epochs=2, warmup_epochs=0)
+    data = replace(config.data, holdout_per_class=0, holdout_classes=0.0)
+    small = replace(config, training=short, data=data)
     watch = _Stopwatch()
     with torch.random.fork_rng(devices=[]):
         trainer = Trainer(sample, small, device=torch.device("cpu"), reporter=watch)
@@ -96,8 +96,5 @@ def _measure(dataset: Dataset, config: RunConfig) -> Cost:
 
 def _sample(images: LabelledImages, count: int) -> LabelledImages:
     """Return some images, spread over a set, with made-up labels of two classes."""
-    rows = np.unique(np.linspace(0, len(images) - 1, min(count, len(images))).astype(np.int64))
-    some = images.subset(rows)
-    return LabelledImages(
-        some.name, some.ids, np.arange(len(rows)) % 2, ("a", "b"), some.reader, some.places
-    )
+    some = images.subset(spread(len(images), count))
+    return replace(some, labels=np.arange(len(some)) % 2, class_names=("a", "b"))
