@@ -38,9 +38,9 @@ from phpq.recipes import absolute_weights, default_weights, fit_patches, resolve
 if TYPE_CHECKING:
     from phpq.training import Reporter
 
-MINUTES = 20.0  # that a comparison may take, unless said otherwise
-_FLOATS = ".floats-"  # how the folder begins in which floats are kept meanwhile
-_NAMED = 20  # images left out that are named one by one
+MINUTES = 20.0  # default limit of a comparison
+_FLOATS = ".floats-"  # prefix of the temporary folder of floats
+_NAMED = 20  # most unreadable images that are named one by one
 Say = Callable[[str], None]
 
 
@@ -122,9 +122,9 @@ def compare_embedded(
     until: float,
     say: Say = lambda _: None,
 ) -> dict[str, Any]:
-    """Build and measure every row over embedded images; floats are kept in a folder meanwhile.
+    """Build and measure every row over embedded images; `folder` is for temporary floats.
 
-    `until` is when it should end, by `time.perf_counter`.
+    It should end at `until`, by `time.perf_counter`.
     """
     images = embedded.images
     _compile()
@@ -172,10 +172,10 @@ def compare_embedded(
 def _named(embedded: Embedded) -> list[str]:
     """Name the first images that could not be read, and count the others."""
     skipped = embedded.skipped
-    said = [f"image {image.id}: {image.reason.rstrip('.')}" for image in skipped[:_NAMED]]
+    lines = [f"image {image.id}: {image.reason.rstrip('.')}" for image in skipped[:_NAMED]]
     if len(skipped) > _NAMED:
-        said.append(f"{len(skipped) - _NAMED:,} more images that cannot be read")
-    return said
+        lines.append(f"{len(skipped) - _NAMED:,} more images that cannot be read")
+    return lines
 
 
 def _learned(dataset: Dataset, out: Path, options: Options, reporter: Reporter | None) -> Embedded:
