@@ -81,7 +81,7 @@ def test_a_model_brings_its_spaces_and_the_classes_that_it_held_out(run: Path) -
     from phpq.model import load
 
     embedded = embed_with_models(tiny_birds(), [load(run)], seconds=1000)
-    assert embedded.images.new.tolist() == [False, False, False, True]
+    assert embedded.images.unseen.tolist() == [False, False, False, True]
     assert embedded.frozen is None  # it began from nothing
     assert embedded.general is not None
     assert embedded.general.gallery.shape[0] == 24

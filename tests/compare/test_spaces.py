@@ -40,7 +40,7 @@ def test_settings_are_chosen_on_gallery_images_a_fifth_of_a_class() -> None:
     rows, split = choice
     assert len(rows) == len(images.gallery)
     assert np.bincount(images.gallery[rows[split.query]]).tolist() == [2] * CLASSES
-    assert not split.new.any()
+    assert not split.unseen.any()
 
 
 def test_large_galleries_are_chosen_by_some_classes() -> None:

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from made_up_grids import Finished, tiny_place, tiny_plan, tiny_subject
-from phpq.data import learned_part, new_kinds
-from phpq.evaluation.kinds import Way, search
+from phpq.data import learned_part, unseen_split
+from phpq.evaluation.search import SearchSetup, search
 from phpq.evaluation.unseen import OPEN, UNSEEN
 from phpq.report.blocks import Table
 from phpq.reproduce.pages import write_pages
@@ -36,7 +36,7 @@ def test_methods_learn_half_of_the_classes_at_the_longest_length(unseen: Finishe
     assert all(cell.config.data.learned_images == "all" for cell in unseen.plan.cells)
     cell = unseen.plan.cells[0]
     part = learned_part(unseen.place.open(), cell.config.data)
-    gallery, queries = new_kinds(unseen.place.open(), cell.config.data)
+    gallery, queries = unseen_split(unseen.place.open(), cell.config.data)
     record = unseen.result.records[unseen.plan.places[UNSEEN, "phpq", 16, 0]]
     assert (record["gallery"], record["queries"]) == (len(part.train), len(part.test)) == (14, 2)
     alone = next(s for s in record["unseen"] if s["protocol"] == UNSEEN)
@@ -67,11 +67,11 @@ def test_galleries_of_phpq_are_fitted_to_its_general_embedding(
     key = unseen.plan.places[UNSEEN, "phpq", 16, 0]
     cell = next(cell for cell in unseen.plan.cells if cell.key == key)
     model = train_run(unseen.place.open(), cell.config, tmp_path / "run", device="cpu")
-    parts = new_kinds(unseen.place.open(), cell.config.data)
+    parts = unseen_split(unseen.place.open(), cell.config.data)
     images = np.concatenate([model.embed(part, space="general") for part in parts])
     labels = np.concatenate([part.labels for part in parts])
     rows = np.arange(len(labels))
-    expected = search(Way("float", images), labels, UNSEEN, gallery=rows, queries=rows)
+    expected = search(SearchSetup("float", images), labels, UNSEEN, gallery=rows, queries=rows)
     record = unseen.result.records[key]
     found = next(s for s in record["unseen"] if (s["protocol"], s["way"]) == (UNSEEN, "float"))
     assert found["values"] == pytest.approx(expected.values, abs=0.01)

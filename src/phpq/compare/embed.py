@@ -140,7 +140,7 @@ def embed_with_models(
     images = images_of(
         gallery.images, queries.images, [n not in known for n in dataset.class_names]
     )
-    if not images.new.any():
+    if not images.unseen.any():
         notes.append("classes that were not learned: the models learned all of them")
     if any(model.card.config.data.learned_images == "all" for model in models):
         notes.append("a model also learned the test images of its classes: seen classes flatter it")
@@ -188,14 +188,14 @@ def _model_facts(model: Model) -> dict[str, Any]:
     }
 
 
-def images_of(gallery: LabelledImages, queries: LabelledImages, new: Sequence[bool]) -> Images:
-    """Return the labels of a comparison; `new` tells of each class whether it is unseen."""
+def images_of(gallery: LabelledImages, queries: LabelledImages, unseen: Sequence[bool]) -> Images:
+    """Return the labels of a comparison; `unseen` tells of each class whether it is."""
     return Images(
         gallery=gallery.labels,
         queries=queries.labels,
         gallery_ids=gallery.ids,
         class_names=gallery.class_names,
-        new=np.asarray(new, bool),
+        unseen=np.asarray(unseen, bool),
     )
 
 

@@ -32,7 +32,7 @@ from phpq.data.batches import Views
 from phpq.data.decode import decode_readable
 from phpq.data.images import learned_classes
 from phpq.errors import DataError
-from phpq.evaluation.kinds import Way, search
+from phpq.evaluation.search import SearchSetup, search
 from phpq.model.frozen import FrozenPart, freeze_network
 from phpq.model.general import whiten
 from phpq.model.method import build_method
@@ -190,7 +190,7 @@ def _pooled(pixels: TrainingPixels, frozen: FrozenPart, images: Images) -> Space
     gallery, queries = split.rows(query=False), split.rows(query=True)
 
     def mean_precision(space: Space) -> float:
-        way, labels = Way("", space.gallery[rows]), images.gallery[rows]
+        way, labels = SearchSetup("", space.gallery[rows]), images.gallery[rows]
         return search(way, labels, "", gallery=gallery, queries=queries).values["map"]
 
     return max(spaces.values(), key=mean_precision)

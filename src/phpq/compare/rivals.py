@@ -33,7 +33,7 @@ from phpq.compare.engines import (
 )
 from phpq.compare.probe import choose_probe
 from phpq.compare.spaces import Images, Space
-from phpq.evaluation.kinds import best_pq, pq_codes
+from phpq.evaluation.search import best_pq, pq_codes
 from phpq.index import to_faiss
 
 Group = Literal["float", "compressed", "fast", "classify", "phpq"]

@@ -155,7 +155,7 @@ def compare_embedded(
             "gallery": len(images.gallery),
             "queries": len(images.queries),
             "classes": len(images.class_names),
-            "unseen_classes": int(images.new.sum()),
+            "unseen_classes": int(images.unseen.sum()),
             "seen_queries": len(images.seen_queries),
             "unseen_queries": len(images.unseen_queries),
         },

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from phpq.codes import Codebooks, FloatArray, IntArray, QueryNorm, normalise_sub_vectors
 from phpq.data.images import draw_per_class
-from phpq.evaluation.kinds import KindSplit
+from phpq.evaluation.search import ClassSplit
 
 _BLOCK = 20_000  # synthetic rows at once
 _NOISE_VECTORS = 1024  # that are drawn; rows share them
@@ -57,23 +57,23 @@ class Images:
     queries: IntArray  # (Q,)
     gallery_ids: tuple[str, ...]  # (N,)
     class_names: tuple[str, ...]
-    new: NDArray[np.bool_]  # (C,) unseen classes, which no model has learned
+    unseen: NDArray[np.bool_]  # (C,) classes that no model has learned
 
     @property
     def seen_queries(self) -> IntArray:
         """Queries of learned classes."""
-        return np.flatnonzero(~self.new[self.queries])
+        return np.flatnonzero(~self.unseen[self.queries])
 
     @property
     def unseen_queries(self) -> IntArray:
         """Queries of unseen classes."""
-        return np.flatnonzero(self.new[self.queries])
+        return np.flatnonzero(self.unseen[self.queries])
 
     def names(self, numbers: IntArray) -> list[str | None]:
         """Return the labels of class numbers."""
         return [self.class_names[number] for number in numbers.tolist()]
 
-    def validation_split(self, most: int = 6000) -> tuple[IntArray, KindSplit] | None:
+    def validation_split(self, most: int = 6000) -> tuple[IntArray, ClassSplit] | None:
         """Return some rows of the gallery, and which of them are queries to choose a setting by.
 
         The queries of the comparison are not used. A fifth of each class are queries; None if no
@@ -89,7 +89,7 @@ class Images:
         rows = np.flatnonzero(np.isin(self.gallery, kept))
         if not drawn[rows].any():
             rows = np.arange(len(self.gallery))
-        return rows, KindSplit(np.zeros(len(rows), bool), drawn[rows])
+        return rows, ClassSplit(np.zeros(len(rows), bool), drawn[rows])
 
 
 def unit_space(name: str, gallery: FloatArray, queries: FloatArray, **facts: object) -> Space:

@@ -9,8 +9,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from phpq.evaluation.kinds import KindScore
 from phpq.evaluation.metrics import RetrievalScores
+from phpq.evaluation.search import SearchScore
 from phpq.evaluation.unseen import PROTOCOLS, UNSEEN, UnseenScores
 from phpq.files import write_bytes
 from phpq.report.blocks import (
@@ -129,19 +129,19 @@ def score_table(ways: Ways, *, cutoffs: Sequence[int] = CUTOFFS) -> Table:
     )
 
 
-def kind_cells(score: KindScore) -> dict[str, float | None]:
+def kind_cells(score: SearchScore) -> dict[str, float | None]:
     """Return what a table shows of a score of new kinds, in per cent, by heading."""
     names = {"R@1": "r1", "R@10": "r10", "MAP@R": "map_r", "MAP": "map", "named": "accuracy"}
     return {heading: score.values.get(name) for heading, name in names.items()}
 
 
-def kind_name(score: KindScore) -> str:
+def kind_name(score: SearchScore) -> str:
     """Say how was searched: by what, how many bytes of code, with or without labels."""
     size = "" if score.way.endswith("float") else f", {score.bits // 8} bytes"
     return f"{score.way}{size}, {score.labels} labels"
 
 
-def kinds_table(scores: Sequence[KindScore], *, caption: str) -> Table:
+def kinds_table(scores: Sequence[SearchScore], *, caption: str) -> Table:
     """Show scores of new kinds, those of one protocol together."""
     return Table(
         columns=("protocol", "search over", "bytes per image", *kind_cells(scores[0])),

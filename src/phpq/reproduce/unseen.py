@@ -16,7 +16,7 @@ import numpy as np
 
 from phpq.codes import FloatArray, normalise_sub_vectors
 from phpq.config import RECIPES, RunConfig
-from phpq.evaluation.kinds import KindScore, KindSplit, Way
+from phpq.evaluation.search import ClassSplit, SearchScore, SearchSetup
 from phpq.evaluation.unseen import (
     FIVE,
     OPEN,
@@ -52,7 +52,7 @@ def measure_unseen(
     features: Arrays | None = None,
     general: Arrays | None = None,
 ) -> list[dict[str, Any]]:
-    """Measure one training; returns `KindScore`s as plain data.
+    """Measure one training; returns `SearchScore`s as plain data.
 
     `arrays` are those of `work`: "train", "test" and "new" (n, D), labels, and which of the new
     ask. Float search takes `features` of the same images in place of embeddings that are signs;
@@ -61,20 +61,20 @@ def measure_unseen(
     labels = np.concatenate([arrays[f"{name}_labels"] for name in _PARTS])
     sizes = [len(arrays[f"{name}_labels"]) for name in _PARTS]
     learned = np.repeat([False, True], sizes[:2])
-    split = KindSplit(
+    split = ClassSplit(
         np.repeat([False, False, True], sizes), np.concatenate([learned, arrays["new_queries"]])
     )
     rows, books = _together(arrays), method.export()
     floats = rows if features is None else _together(features)
     sub_vectors = books.num_codebooks if books.unit else 1
-    ways = [Way(OWN, rows, lambda *_: books, norm=method.query_norm)]
+    setups = [SearchSetup(OWN, rows, lambda *_: books, norm=method.query_norm)]
     if features is not None or not np.array_equal(books.decode(books.encode(rows)), rows):
-        ways.append(Way(FLOATS, normalise_sub_vectors(floats, sub_vectors)))
-    scores: list[KindScore] = []
-    for way in ways:
-        scores += [leave_one_out(way, labels, split), *open_protocols(way, labels, split)]
+        setups.append(SearchSetup(FLOATS, normalise_sub_vectors(floats, sub_vectors)))
+    scores: list[SearchScore] = []
+    for setup in setups:
+        scores += [leave_one_out(setup, labels, split), *open_protocols(setup, labels, split)]
     if config.method.name == "phpq":
-        space = ways[-1].embeddings if general is None else _together(general)
+        space = setups[-1].embeddings if general is None else _together(general)
         bits = (config.quantizer.bits,)
         scores += evaluate_unseen(space, labels, split, bits=bits, details=False).scores
     return [asdict(score) for score in scores]

@@ -22,7 +22,7 @@ import numpy as np
 from phpq._version import __version__
 from phpq.codes import CodeArray, Codebooks
 from phpq.config import DataConfig
-from phpq.data import Dataset, decode_all, learned_part, new_kinds, open_dataset
+from phpq.data import Dataset, decode_all, learned_part, open_dataset, unseen_split
 from phpq.data.images import spread
 from phpq.evaluation import LabelledEmbeddings, evaluate_codes, evaluate_float
 from phpq.machine import processor
@@ -69,7 +69,7 @@ def decode_once(cells: Sequence[Cell], place: Workplace) -> None:
     """Decode the data set into the cache, once for each way in which cells want it."""
     for data in {cell.config.data for cell in cells}:
         dataset = learned_part(place.open(), data)
-        new = new_kinds(place.open(), data) if data.holdout_classes else ()
+        new = unseen_split(place.open(), data) if data.holdout_classes else ()
         for images in (dataset.train, dataset.test, *new):
             if images.path(0) is not None:  # drawn images are not cached
                 decode_all(images, data, cache=place.cache)
@@ -282,7 +282,7 @@ def _embed(trainer: Trainer, place: Workplace, network: Any) -> Arrays:
 def _embed_new(data: DataConfig, place: Workplace, network: Any, device: torch.device) -> Arrays:
     from phpq.model.retrieval import apply_to_pixels, embedding_function
 
-    parts = [decode_all(part, data, cache=place.cache) for part in new_kinds(place.open(), data)]
+    parts = [decode_all(part, data, cache=place.cache) for part in unseen_split(place.open(), data)]
     embed = embedding_function(network, data)
     rows = [
         apply_to_pixels(

@@ -31,7 +31,7 @@ from torch import Tensor
 
 from phpq.additive import LEAST_IMAGES, calibrated_codes, code_kinds
 from phpq.config import RunConfig
-from phpq.data import Dataset, LabelledImages, learned_part, new_kinds
+from phpq.data import Dataset, LabelledImages, learned_part, unseen_split
 from phpq.errors import ConfigError, DataError, FormatError
 from phpq.evaluation.embedding import embed_readable
 from phpq.evaluation.history import METRICS, read_rows
@@ -121,7 +121,7 @@ def train_run(  # noqa: PLR0913  by name
         before = config.training.epochs - trainer.config.training.epochs  # of the classifier
         epochs = _learn(trainer, folder, before=before, begun=begun)
     # Before the general embedding, whose file marks the run as finished.
-    unseen = new_kinds(dataset, config.data)[0] if config.data.holdout_classes else None
+    unseen = unseen_split(dataset, config.data)[0] if config.data.holdout_classes else None
     model = TorchModel(trainer.plain_network, card, device=own_device, epochs=epochs, folder=folder)
     group.on_first(lambda: _write_chances(trainer, model, unseen, folder))
     general = fit_general(trainer.evaluated_network, config, trainer.training_set)
