@@ -35,7 +35,7 @@ def options(folder: Path, **changes: Any) -> Options:
 @pytest.fixture
 def copied(finished: Finished, tmp_path: Path) -> Options:
     """Return what asks for a grid whose cells are all there."""
-    shutil.copytree(finished.place.store.folder, tmp_path / "copy")
+    shutil.copytree(finished.context.store.folder, tmp_path / "copy")
     return options(tmp_path / "copy", methods=GRID_METHODS)
 
 

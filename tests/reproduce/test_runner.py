@@ -14,11 +14,11 @@ from pathlib import Path
 import pytest
 
 import puppet_cells
-from made_up_grids import Finished, made_up_record, tiny_place, tiny_plan, tiny_subject
+from made_up_grids import Finished, made_up_record, tiny_context, tiny_plan, tiny_subject
 from phpq.reproduce import runner
 from phpq.reproduce.grid import Cell, GridPlan
 from phpq.reproduce.runner import MPS_SHARE, GridResult, Run, attempt, run_plan
-from phpq.reproduce.work import Workplace
+from phpq.reproduce.work import WorkerContext
 
 
 @pytest.fixture
@@ -31,7 +31,7 @@ def puppets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def run(plan: GridPlan, folder: Path, processes: int = 0) -> tuple[GridResult, list[str]]:
     said: list[str] = []
-    result = run_plan(plan, tiny_place(plan, folder), processes=processes, say=said.append)
+    result = run_plan(plan, tiny_context(plan, folder), processes=processes, say=said.append)
     return result, said
 
 
@@ -53,14 +53,14 @@ def test_all_cells_are_run_once(
     assert not result.failed
     assert len(said) == len(plan.cells) + 1
     # This process has written down what the others found.
-    assert set(tiny_place(plan, puppets).store.read_records()) == set(result.ran)
+    assert set(tiny_context(plan, puppets).store.read_records()) == set(result.ran)
     ids = {process for _, process, *_ in told(puppets)}
     assert (ids == {str(os.getpid())}) is (processes == 0)
     assert len(ids) <= max(1, processes)
     assert os.environ["OMP_NUM_THREADS"] == "here"
     order = [key for key, *_ in told(puppets)]
     for cell in plan.cells:  # what a cell starts from was there
-        assert not cell.features or cell.features in order[: order.index(cell.key)]
+        assert not cell.start or cell.start in order[: order.index(cell.key)]
     if processes:  # libraries there got their limit before they were loaded, and stdout stays clean
         threads = str(max(1, (os.cpu_count() or 1) // processes))
         assert {threads for *_, threads in told(puppets)} == {threads}
@@ -75,7 +75,7 @@ def test_a_cell_that_fails_does_not_stop_the_others(puppets: Path) -> None:
     assert key.startswith("dsh-")
     assert error == "ConfigError: no"
     assert any("dsh, 16 bits, seed 0: failed" in line and "logs" in line for line in said)
-    store = tiny_place(plan, puppets).store
+    store = tiny_context(plan, puppets).store
     record = store.read_records()[key]
     assert (record["status"], record["error"]) == ("failed", error)
     assert (store.folder / "logs" / f"{key}.log").read_text() == "Traceback: no"
@@ -100,15 +100,15 @@ def test_a_cell_that_dies_twice_has_failed(puppets: Path) -> None:
     first, *others = (result.failed[key] for key in sorted(result.failed))
     assert first == runner.DIED
     assert others == [f"what it starts from failed: {runner.DIED}"] * 2
-    records = tiny_place(plan, puppets).store.read_records()
+    records = tiny_context(plan, puppets).store.read_records()
     assert {records[key]["status"] for key in result.failed} == {"failed"}
 
 
 def test_finished_cells_are_not_run_again(puppets: Path) -> None:
     plan = tiny_plan("table1", "dpsh", "hashnet", seeds=(1, 0))
-    place = tiny_place(plan, puppets)
+    context = tiny_context(plan, puppets)
     done = next(cell for cell in plan.cells if not cell.keep)
-    place.store.write_record(made_up_record(done, plan, 42.0))
+    context.store.write_record(made_up_record(done, plan, 42.0))
     result, said = run(plan, puppets)
     assert result.reused == [done.key]
     assert done.key not in [key for key, *_ in told(puppets)]
@@ -118,15 +118,15 @@ def test_finished_cells_are_not_run_again(puppets: Path) -> None:
 
 def test_what_nobody_starts_from_is_not_made_again(puppets: Path) -> None:
     plan = tiny_plan("table1", "lsh", seeds=(1, 0))
-    place = tiny_place(plan, puppets)
+    context = tiny_context(plan, puppets)
     late = [cell for cell in plan.cells if cell.kind == "shallow" and cell.seed == 0]
     for cell in late:
-        place.store.write_record(made_up_record(cell, plan, 42.0))
+        context.store.write_record(made_up_record(cell, plan, 42.0))
     result, _ = run(plan, puppets)
     assert len(result.reused) == 3
     ran = {key for key in result.ran if key.startswith("features-finetuned")}
-    assert ran == {cell.features for cell in plan.cells if cell.seed == 1} - {""} - {
-        cell.features for cell in late
+    assert ran == {cell.start for cell in plan.cells if cell.seed == 1} - {""} - {
+        cell.start for cell in late
     }
 
 
@@ -141,7 +141,7 @@ def test_without_faiss_some_cells_are_left(puppets: Path, monkeypatch: pytest.Mo
 
 
 def test_images_that_cannot_be_decoded(puppets: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def fail(cells: list[Cell], place: Workplace) -> None:
+    def fail(cells: list[Cell], context: WorkerContext) -> None:
         assert {cell.kind for cell in cells} == {"features"}  # fitting needs no images
         raise OSError("no disk")
 
@@ -169,7 +169,7 @@ def wait_until(true: Callable[[], bool]) -> None:
 def test_ctrl_c_keeps_what_is_done(puppets: Path) -> None:
     (puppets / "hold-phpq").touch()  # this one never ends by itself
     plan = tiny_plan("table1", "dpsh", "hashnet", "phpq")
-    place = tiny_place(plan, puppets)
+    context = tiny_context(plan, puppets)
 
     def interrupt(line: str) -> None:
         if "[2/3]" in line:
@@ -177,8 +177,8 @@ def test_ctrl_c_keeps_what_is_done(puppets: Path) -> None:
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        run_plan(plan, place, processes=2, say=interrupt)
-    assert len(place.store.read_records()) == 2
+        run_plan(plan, context, processes=2, say=interrupt)
+    assert len(context.store.read_records()) == 2
     assert not any(is_alive(process) for _, process, *_ in told(puppets))
 
 
@@ -189,12 +189,12 @@ def test_workers_end_with_a_killed_parent(puppets: Path) -> None:
 import sys; sys.path[:0] = {sys.path!r}
 from pathlib import Path
 import puppet_cells
-from made_up_grids import tiny_place, tiny_plan
+from made_up_grids import tiny_context, tiny_plan
 from phpq.reproduce import runner
 if __name__ == "__main__":
     runner.attempt, runner.load_libraries = puppet_cells.attempt, puppet_cells.load_nothing
     plan = tiny_plan("table1", "phpq")
-    runner.run_plan(plan, tiny_place(plan, Path({str(puppets)!r})), processes=1, say=print)
+    runner.run_plan(plan, tiny_context(plan, Path({str(puppets)!r})), processes=1, say=print)
 """
     script = puppets / "script.py"
     script.write_text(code)
@@ -208,7 +208,7 @@ if __name__ == "__main__":
 
 def test_in_this_process(finished: Finished) -> None:
     assert sorted(finished.result.ran) == sorted(cell.key for cell in finished.plan.cells)
-    again = run_plan(finished.plan, finished.place, processes=0, say=lambda text: None)
+    again = run_plan(finished.plan, finished.context, processes=0, say=lambda text: None)
     assert again.ran == []
     assert again.records == finished.result.records
 
@@ -228,10 +228,10 @@ def test_real_workers_do_the_same_as_this_process(
 
 def test_a_failing_cell_is_an_answer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     plan = tiny_plan("table1", "orthohash", subject=tiny_subject("model.backbone=no_such_net"))
-    place = tiny_place(plan, tmp_path)
-    answer = attempt(plan.cells[0], place)
+    context = tiny_context(plan, tmp_path)
+    answer = attempt(plan.cells[0], context)
     assert "no_such_net" in answer["error"]
-    assert answer["again"] is False
+    assert answer["retry"] is False
     assert "Traceback" in answer["log"]
 
     class CompilerError(Exception):
@@ -243,7 +243,7 @@ def test_a_failing_cell_is_an_answer(tmp_path: Path, monkeypatch: pytest.MonkeyP
             raise error
 
         monkeypatch.setattr(runner, "run_cell", fail)
-        assert attempt(plan.cells[0], place)["again"] is True
+        assert attempt(plan.cells[0], context)["retry"] is True
 
 
 @pytest.mark.parametrize(
@@ -273,8 +273,8 @@ def gpu(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def compiling(plan: GridPlan, folder: Path, device: str = "cuda") -> Run:
-    place = replace(tiny_place(plan, folder), device=device)
-    return Run(plan.cells, place, GridResult(plan, folder, {}, []), say=print)
+    context = replace(tiny_context(plan, folder), device=device)
+    return Run(plan.cells, context, GridResult(plan, folder, {}, []), say=print)
 
 
 @pytest.mark.usefixtures("gpu")
@@ -288,7 +288,7 @@ def test_the_first_cell_of_a_method_compiles_for_the_later_ones(tmp_path: Path) 
     assert rule.compiles(other)
     rule.result.records[first.key] = {}
     assert rule.compiles(second)
-    rule.tried.add(second.key)  # a second try does without
+    rule.retried.add(second.key)  # a second try does without
     assert not rule.compiles(second)
 
 
