@@ -34,7 +34,7 @@ def test_subsets_compose_and_keep_reading_the_right_image() -> None:
     assert part.labels.tolist() == [1, 0]
     assert part.read(0).getpixel((0, 0)) == (5, 0, 0)
     assert part.read(1).getpixel((0, 0)) == (8, 0, 0)
-    assert (part.reader, part.place(1)) == (PlainReader(), 8)
+    assert (part.reader, part.position(1)) == (PlainReader(), 8)
     assert part.path(0) is None
     assert len(images.subset([])) == 0
     assert images.subset(images.labels == 1).ids == ("i1", "i3", "i5", "i7", "i9")

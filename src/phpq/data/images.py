@@ -41,7 +41,7 @@ class LabelledImages:
     labels: NDArray[np.int64]  # (N,) positions in `class_names`; read-only
     class_names: tuple[str, ...]
     reader: ImageReader
-    places: NDArray[np.int64] | None = None  # (N,) positions in `reader`; None: the first N
+    positions: NDArray[np.int64] | None = None  # (N,) positions in `reader`; None: the first N
 
     def __post_init__(self) -> None:
         labels = np.array(self.labels, dtype=np.int64)
@@ -71,16 +71,16 @@ class LabelledImages:
 
     def read(self, index: int) -> Image.Image:
         """Return image `index` in mode RGB; a `BadImageError` names the image."""
-        return self.reader.read(self.place(index))
+        return self.reader.read(self.position(index))
 
     def path(self, index: int) -> Path | None:
         """Return the file of image `index`, or None if it does not come from a file."""
         find: Callable[[int], Path] | None = getattr(self.reader, "path", None)
-        return find(self.place(index)) if find else None
+        return find(self.position(index)) if find else None
 
-    def place(self, index: int) -> int:
+    def position(self, index: int) -> int:
         """Return the position of image `index` in the reader."""
-        return index if self.places is None else int(self.places[index])
+        return index if self.positions is None else int(self.positions[index])
 
     def subset(self, indices: ArrayLike) -> LabelledImages:
         """Select by (n,) distinct positions, in the order wanted, or by an (N,) bool mask."""
@@ -89,8 +89,8 @@ class LabelledImages:
             wanted = np.flatnonzero(wanted)
         wanted = wanted.astype(np.int64).reshape(-1)
         ids = tuple(self.ids[i] for i in wanted)
-        places = wanted if self.places is None else self.places[wanted]
-        return replace(self, ids=ids, labels=self.labels[wanted], places=places)
+        positions = wanted if self.positions is None else self.positions[wanted]
+        return replace(self, ids=ids, labels=self.labels[wanted], positions=positions)
 
     def class_sizes(self) -> NDArray[np.int64]:
         """Return (C,) int64, the images of each class."""

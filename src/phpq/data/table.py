@@ -1,8 +1,8 @@
 """Tables of images: CSV, TSV, Parquet, Lance or a plain list in, rows or a `Dataset` out.
 
 A data set has one row per image: `path` (relative to the table's folder), `label`, and optionally
-`split` (train or test) and `id`. Without `split` a fifth of each class becomes the test split. Rows
-are read one at a time. A column of image bytes stays where it is: its cells are origins.
+`split` (train or test) and `id`. Without `split` a fifth of each class becomes the test split. A
+column of image bytes is not read here: its cells become origins (`places.TableCell`).
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ DELIMITERS = {".csv": ",", ".tsv": "\t"}
 TABLE_EXTENSIONS = (*DELIMITERS, ".parquet")
 FIXED = ("path", "uri", "image", "id", "label")  # the columns that are not metadata
 SPLITS = {"train": False, "test": True, "val": True, "valid": True, "validation": True}
-# 007 is a name, not a number: it would not come back as it was written.
+# 007 is a text, since a number would lose its zeros.
 _INTEGER = re.compile(r"-?(0|[1-9]\d{0,17})")
 _NUMBER = re.compile(r"-?(0|[1-9]\d*)(\.\d+)?([eE][+-]?\d+)?")
 _BLOCK = 1024  # rows of a Parquet file or a Lance dataset held at once
@@ -178,7 +178,7 @@ def _is_bare_list(place: Place) -> bool:
 
 
 def _bare_lines(place: Place) -> Iterator[str]:
-    """Yield what is on the lines of a list; blank ones and remarks (#) are left out."""
+    """Yield the lines of a list, without blank lines and comments (#)."""
     try:
         with io.TextIOWrapper(open_place(place), encoding="utf-8-sig") as stream:
             for line in stream:
@@ -216,7 +216,7 @@ def _arrow_rows(place: Place) -> Iterator[dict[str, Any]]:
 
 
 def _blocks(source: Any, columns: list[str]) -> Iterator[list[dict[str, Any]]]:
-    if hasattr(source, "take"):  # a Lance dataset, read by position: its cells are named so
+    if hasattr(source, "take"):  # a Lance dataset, read by position, as its cells are
         count = source.count_rows()
         for start in range(0, count, _BLOCK):
             rows = list(range(start, min(start + _BLOCK, count)))

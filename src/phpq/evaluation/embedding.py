@@ -109,7 +109,7 @@ def edited_copies(images: LabelledImages, count: int) -> LabelledImages:
     """Return edited copies of some images, spread evenly."""
     chosen = images.subset(spread(len(images), count))
     name = f"{images.name}, changed"
-    return replace(chosen, name=name, reader=_EditedReader(chosen), places=None)
+    return replace(chosen, name=name, reader=_EditedReader(chosen), positions=None)
 
 
 def find_bad_images(
