@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from phpq.compare.embed import embed_with_models, fit_seconds, round_down, sample_dataset
+from phpq.compare.embed import embed_with_models, round_down, sample_dataset, sample_for_time
 from phpq.data import Dataset, LabelledImages
 from phpq.training import train_run
 from tiny_runs import ColourReader, tiny_birds, tiny_config
@@ -60,12 +60,15 @@ def test_a_sample_is_the_same_on_a_machine_that_is_a_little_slower() -> None:
 
 def test_minutes_bound_what_is_embedded_and_what_is_measured() -> None:
     dataset = many(20, 80)  # 2,000 images
-    assert fit_seconds(dataset, 100, rate=100, waiting=2000) == (dataset, "")
-    slow, said = fit_seconds(dataset, 100, rate=10, waiting=2000)
+    assert sample_for_time(dataset, 100, rate=100, waiting=2000) == (dataset, "")
+    slow, said = sample_for_time(dataset, 100, rate=10, waiting=2000)
     assert len(slow.train) + len(slow.test) <= 600
     assert "of 2,000 images" in said
-    assert fit_seconds(dataset, 100, rate=10, waiting=0) == (dataset, "")  # all are kept on disk
-    short, _ = fit_seconds(dataset, 1, rate=1e9, waiting=2000)
+    assert sample_for_time(dataset, 100, rate=10, waiting=0) == (
+        dataset,
+        "",
+    )  # all are kept on disk
+    short, _ = sample_for_time(dataset, 1, rate=1e9, waiting=2000)
     assert len(short.train) + len(short.test) <= 600
 
 

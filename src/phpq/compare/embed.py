@@ -81,7 +81,7 @@ def sample_dataset(dataset: Dataset, most: int) -> tuple[Dataset, str]:
     return replace(dataset, train=chosen[0], test=chosen[1]), note
 
 
-def fit_seconds(
+def sample_for_time(
     dataset: Dataset, seconds: float, *, rate: float, waiting: int
 ) -> tuple[Dataset, str]:
     """Sample as many images as a comparison can measure in some seconds.
@@ -126,7 +126,7 @@ def embed_with_models(
         spaces["frozen"] = describe
     rate = _rate(first, spaces, dataset.train)
     waiting = len(models) * (len(dataset.train) + len(dataset.test))
-    dataset, note = fit_seconds(dataset, seconds, rate=rate, waiting=waiting)
+    dataset, note = sample_for_time(dataset, seconds, rate=rate, waiting=waiting)
     notes += [note] if note else []
     parts = [
         [

@@ -21,9 +21,9 @@ from phpq.compare.embed import (
     LEARNED,
     NONE,
     Embedded,
-    fit_seconds,
     images_of,
     plain_config,
+    sample_for_time,
 )
 from phpq.compare.spaces import Images, Space, unit_space
 from phpq.config import RunConfig, override, with_bits
@@ -93,7 +93,7 @@ def learn_and_embed(
     frozen = freeze_network(network, config)
     rate = _rate(dataset, config, frozen)
     waiting = count_uncached(dataset, config, frozen, cache)
-    dataset, note = fit_seconds(dataset, seconds, rate=rate, waiting=waiting)
+    dataset, note = sample_for_time(dataset, seconds, rate=rate, waiting=waiting)
     recorder.message(note or f"{waiting:,} images pass the trunk")
     notes = [note] if note else []
     pixels = load_features(dataset, config, frozen, reporter=recorder, cache=cache)

@@ -163,13 +163,13 @@ def compare_embedded(
         "chosen": asdict(chosen),
         "rows": content,
         "skipped": [asdict(image) for image in embedded.skipped],
-        "left_out": [*left_out, *_named(embedded)],
+        "left_out": [*left_out, *_skipped_lines(embedded)],
         "notes": [*embedded.notes, *chosen.notes],
         "advice": advise(content, room=room),
     }
 
 
-def _named(embedded: Embedded) -> list[str]:
+def _skipped_lines(embedded: Embedded) -> list[str]:
     """Name the first images that could not be read, and count the others."""
     skipped = embedded.skipped
     lines = [f"image {image.id}: {image.reason.rstrip('.')}" for image in skipped[:_NAMED]]

@@ -71,8 +71,8 @@ class Recipe:
     needs: tuple[str, ...] = ()  # packages without which it cannot be fitted
 
     @property
-    def place(self) -> str:
-        """Module and class, loaded when the method is built."""
+    def import_path(self) -> str:
+        """The `module:Class` that is imported when the method is built."""
         ours = self.name == "phpq"
         return "phpq.model.network:Network" if ours else f"phpq.methods.{self.name}:{self.title}"
 

@@ -161,7 +161,7 @@ def _lines(place: Place) -> Iterator[dict[str, str]]:
         # utf-8-sig: spreadsheets write a byte order mark, which would become part of a name.
         with io.TextIOWrapper(open_place(place), encoding="utf-8-sig", newline="") as stream:
             lines = csv.reader(stream, delimiter=DELIMITERS[suffix_of(place)], strict=True)
-            header = [_spelled(name.strip()) for name in next(lines, [])]
+            header = [_column_name(name.strip()) for name in next(lines, [])]
             for number, line in enumerate(filter(None, lines), start=1):
                 if len(line) != len(header):
                     raise FormatError(
@@ -209,7 +209,7 @@ def _arrow_rows(place: Place) -> Iterator[dict[str, Any]]:
         cells = _image_column(schema)
         columns = [name for name in schema.names if name != cells]
         for number, row in enumerate(chain.from_iterable(_blocks(source, columns))):
-            named_row = {_spelled(name): value for name, value in row.items()}
+            named_row = {_column_name(name): value for name, value in row.items()}
             if cells:
                 named_row["image"] = TableCell(table, number, cells, version)
             yield named_row
@@ -227,7 +227,7 @@ def _blocks(source: Any, columns: list[str]) -> Iterator[list[dict[str, Any]]]:
         yield batch.select(columns).to_pylist() if columns else [{}] * batch.num_rows
 
 
-def _spelled(name: str) -> str:
+def _column_name(name: str) -> str:
     """Return a column's name, in lower case if it is a fixed one."""
     return name.lower() if name.lower() in FIXED else name
 

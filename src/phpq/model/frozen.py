@@ -25,7 +25,7 @@ from torch.fx.experimental.optimization import fuse
 from phpq.config import RunConfig
 from phpq.errors import ConfigError
 from phpq.model.backbone import Backbone, FeatureLayout
-from phpq.model.general import build_trunk, describe_pyramid, stored
+from phpq.model.general import as_stored, build_trunk, describe_pyramid
 from phpq.model.method import Method
 
 HALF_GAIN = 1.25  # least speed-up for bfloat16 to be used on a CPU: many only emulate it
@@ -120,7 +120,7 @@ def freeze_network(network: Method, config: RunConfig) -> FrozenPart:
     for name, parameter in backbone.named_parameters():
         parameter.requires_grad_(learns[name])
     state = backbone.state_dict()
-    backbone.load_state_dict({k: v if learns[k] else stored(v) for k, v in state.items()})
+    backbone.load_state_dict({k: v if learns[k] else as_stored(v) for k, v in state.items()})
     general_levels = min(2, config.model.levels)
     levels = max(backbone.levels, 2 if trainable == "last" else general_levels)
     trunk = build_trunk(config.model, levels=levels, load_weights=False)

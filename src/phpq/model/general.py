@@ -112,7 +112,7 @@ def _mixed_trunk(learned: Backbone, config: ModelConfig) -> Backbone:
         value = value.cpu()
         if value.is_floating_point() and share:
             value = (1 - share) * value + share * state[name]
-        state[name] = stored(value)
+        state[name] = as_stored(value)
     trunk.load_state_dict(state)
     return trunk
 
@@ -124,7 +124,7 @@ def build_trunk(config: ModelConfig, *, load_weights: bool, levels: int | None =
     return build_backbone(model, load_weights=load_weights)
 
 
-def stored(value: Tensor) -> Tensor:
+def as_stored(value: Tensor) -> Tensor:
     """Return a tensor of the trunk as the file stores it: matrices and kernels in float16."""
     return value.half() if value.is_floating_point() and value.ndim > 1 else value
 
@@ -185,7 +185,9 @@ def _blocks(count: int) -> Iterator[slice]:
 def write_general(folder: Path, general: GeneralEmbedding) -> None:
     """Write the general embedding into a model folder."""
     state = general.state_dict()
-    trunk = {name: stored(value) for name, value in state.items() if name.startswith("backbone.")}
+    trunk = {
+        name: as_stored(value) for name, value in state.items() if name.startswith("backbone.")
+    }
     facts = {"format": "phpq", FINGERPRINT: fingerprint_of_state(state)}
     write_safetensors(folder / GENERAL, state | trunk, facts)
 

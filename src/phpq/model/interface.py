@@ -158,7 +158,7 @@ def load(source: str | Path, *, device: str = "auto", runtime: str = "auto") -> 
         folder = fetch(str(source))
     card = read_card(folder)
     if runtime == "auto":
-        runtime = _suitable(folder, device)
+        runtime = _choose_runtime(folder, device)
     if runtime == "torch":
         try:
             from phpq.model.retrieval import load_torch
@@ -176,7 +176,7 @@ def load(source: str | Path, *, device: str = "auto", runtime: str = "auto") -> 
     return OnnxModel(folder, card, file=INT8 if runtime == "int8" else ENCODER)
 
 
-def _suitable(folder: Path, device: str) -> str:
+def _choose_runtime(folder: Path, device: str) -> str:
     """Choose the runtime, as `load` describes it."""
     exported = (folder / ENCODER).is_file()
     if find_spec("torch") is None:

@@ -163,7 +163,7 @@ def build_method(config: RunConfig, num_classes: int, *, load_weights: bool = Tr
 
     Without `load_weights` the backbone stays as initialised, for a checkpoint to fill.
     """
-    module, _, name = RECIPES[config.method.name].place.partition(":")
+    module, _, name = RECIPES[config.method.name].import_path.partition(":")
     kind: type[Method] = getattr(importlib.import_module(module), name)
     setup = MethodSetup(
         name=config.method.name,

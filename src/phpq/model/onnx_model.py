@@ -47,7 +47,7 @@ class OnnxModel(Model):
         self._paths = {**ONNX_FILES, "learned": file}
         self._sessions: dict[Space, Any] = {}
         self._lock = threading.Lock()
-        self._facts = {"learned": belonging_facts(folder / file, folder / WEIGHTS)}
+        self._facts = {"learned": matching_facts(folder / file, folder / WEIGHTS)}
         facts = self._facts["learned"]
         super().__init__(
             card,
@@ -112,7 +112,7 @@ class OnnxModel(Model):
                     f"onnxruntime. Write it, where phpq[train] is installed, with: phpq export "
                     f"{self.home}"
                 )
-            self._facts[space] = belonging_facts(path, self.home / GENERAL)
+            self._facts[space] = matching_facts(path, self.home / GENERAL)
         return self._facts[space]
 
     def _session(self, space: Space) -> Any:
@@ -137,7 +137,7 @@ class OnnxModel(Model):
             return self._sessions[space]
 
 
-def belonging_facts(path: Path, weights: Path) -> dict[str, str]:
+def matching_facts(path: Path, weights: Path) -> dict[str, str]:
     """Read the facts of an ONNX file; a FormatError if it belongs to other weights.
 
     Without weights, as on a machine that only searches, they are not compared.

@@ -100,7 +100,7 @@ def run_plan(plan: GridPlan, context: WorkerContext, *, processes: int, say: Say
         size = min(processes, len(waiting))
         with _workers(size, context.device) as start:
             workers = [start() for _ in range(max(1, size))]
-            Run(waiting, context, result, say).go(workers, start)
+            Run(waiting, context, result, say).run_cells(workers, start)
     result.seconds = time.perf_counter() - started
     return result
 
@@ -122,7 +122,7 @@ class Run:
             bool(can_compile) and sum(map(self._images, cells)) >= IMAGES_TO_COMPILE
         )
 
-    def go(self, idle: list[Executor], start: Callable[[], Executor]) -> None:
+    def run_cells(self, idle: list[Executor], start: Callable[[], Executor]) -> None:
         """Run all cells on idle workers; `start` replaces one that died."""
         try:  # once, before cells read the cache; meanwhile workers load torch
             decode_once([cell for cell in self.waiting if cell.kind != "shallow"], self.context)

@@ -121,7 +121,7 @@ class Group:
         """Whether this is the process that writes files and reports to the user."""
         return self.rank == 0
 
-    def part(self, batch_size: int) -> slice:
+    def batch_slice(self, batch_size: int) -> slice:
         """Return this process's slice of every batch, whose size must be divisible by all."""
         if batch_size % self.size:
             raise ConfigError(

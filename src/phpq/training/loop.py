@@ -98,7 +98,7 @@ class Trainer:
         """
         self.group, self.config, self.device, self.reporter = group, config, device, reporter
         training = config.training
-        self.part = group.part(training.batch_size)
+        self.batch_slice = group.batch_slice(training.batch_size)
         dataset = learned_part(dataset, config.data)
         if acceleration(config, device) != "off":
             torch.backends.cudnn.benchmark = True  # shapes never change
@@ -199,9 +199,9 @@ class Trainer:
         """Run all steps of one epoch (from 0)."""
         config = self.config
         plan = plan_epoch(self.labels, epoch, data=config.data, training=config.training)
-        mine = np.ascontiguousarray(plan.indices[:, self.part])
+        mine = np.ascontiguousarray(plan.indices[:, self.batch_slice])
         indices = torch.from_numpy(mine).to(self.device)
-        parameters = torch.from_numpy(plan.parameters[:, self.part]).to(self.device)
+        parameters = torch.from_numpy(plan.parameters[:, self.batch_slice]).to(self.device)
         names = ("loss", *self.network.terms)
         losses = torch.zeros(self.steps, len(names), device=self.device)
         shape = (self.steps, config.training.batch_size, config.quantizer.num_codebooks)
