@@ -88,7 +88,7 @@ class Finished:
     plan: GridPlan
     context: WorkerContext
     result: GridResult
-    said: list[str]
+    lines: list[str]
 
     def planned(self, target: str) -> GridPlan:
         """Return the plan of another table or figure over the same cells."""

@@ -12,7 +12,7 @@ from phpq.reproduce.runner import run_plan
 def finished(tmp_path_factory: pytest.TempPathFactory) -> Finished:
     plan = tiny_plan("table1", *GRID_METHODS, subject=tiny_subject(epochs=2))
     context = tiny_context(plan, tmp_path_factory.mktemp("grid"))
-    said: list[str] = []
-    result = run_plan(plan, context, processes=0, say=said.append)
+    lines: list[str] = []
+    result = run_plan(plan, context, processes=0, say=lines.append)
     assert not result.failed
-    return Finished(plan, context, result, said)
+    return Finished(plan, context, result, lines)

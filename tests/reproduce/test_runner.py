@@ -30,9 +30,9 @@ def puppets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def run(plan: GridPlan, folder: Path, processes: int = 0) -> tuple[GridResult, list[str]]:
-    said: list[str] = []
-    result = run_plan(plan, tiny_context(plan, folder), processes=processes, say=said.append)
-    return result, said
+    lines: list[str] = []
+    result = run_plan(plan, tiny_context(plan, folder), processes=processes, say=lines.append)
+    return result, lines
 
 
 def told(folder: Path) -> list[list[str]]:
@@ -45,13 +45,13 @@ def test_all_cells_are_run_once(
     puppets: Path, capfd: pytest.CaptureFixture[str], processes: int
 ) -> None:
     plan = tiny_plan("table1", "phpq", "lsh", bits=(16, 32))
-    result, said = run(plan, puppets, processes)
+    result, lines = run(plan, puppets, processes)
     assert sorted(result.ran) == sorted(cell.key for cell in plan.cells)
     assert sorted(key for key, *_ in told(puppets)) == sorted(result.ran)
     assert result.cell_seconds == 2.0 * len(plan.cells)
     assert result.seconds > 0
     assert not result.failed
-    assert len(said) == len(plan.cells) + 1
+    assert len(lines) == len(plan.cells) + 1
     # This process has written down what the others found.
     assert set(tiny_context(plan, puppets).store.read_records()) == set(result.ran)
     ids = {process for _, process, *_ in told(puppets)}
@@ -69,12 +69,12 @@ def test_all_cells_are_run_once(
 
 def test_a_cell_that_fails_does_not_stop_the_others(puppets: Path) -> None:
     plan = tiny_plan("table1", "dpsh", "dsh", "phpq")
-    result, said = run(plan, puppets)
+    result, lines = run(plan, puppets)
     assert len(result.ran) == 2
     ((key, error),) = result.failed.items()
     assert key.startswith("dsh-")
     assert error == "ConfigError: no"
-    assert any("dsh, 16 bits, seed 0: failed" in line and "logs" in line for line in said)
+    assert any("dsh, 16 bits, seed 0: failed" in line and "logs" in line for line in lines)
     store = tiny_context(plan, puppets).store
     record = store.read_records()[key]
     assert (record["status"], record["error"]) == ("failed", error)
@@ -83,13 +83,13 @@ def test_a_cell_that_fails_does_not_stop_the_others(puppets: Path) -> None:
 
 def test_the_cell_of_a_killed_worker_is_tried_once_more(puppets: Path) -> None:
     (puppets / "deadly").write_text("phpq")
-    result, said = run(tiny_plan("table1", "dpsh", "phpq", "pqn"), puppets, processes=2)
+    result, lines = run(tiny_plan("table1", "dpsh", "phpq", "pqn"), puppets, processes=2)
     assert len(result.ran) == 3
     assert not result.failed
     # Nobody else's cell was lost.
     tried = sorted(key.partition("-")[0] for key, *_ in told(puppets))
     assert tried == ["dpsh", "phpq", "phpq", "pqn"]
-    assert sum("was killed" in line and "it is tried once more" in line for line in said) == 1
+    assert sum("was killed" in line and "it is tried once more" in line for line in lines) == 1
 
 
 def test_a_cell_that_dies_twice_has_failed(puppets: Path) -> None:
@@ -109,11 +109,11 @@ def test_finished_cells_are_not_run_again(puppets: Path) -> None:
     context = tiny_context(plan, puppets)
     done = next(cell for cell in plan.cells if not cell.keep)
     context.store.write_record(made_up_record(done, plan, 42.0))
-    result, said = run(plan, puppets)
+    result, lines = run(plan, puppets)
     assert result.reused == [done.key]
     assert done.key not in [key for key, *_ in told(puppets)]
     assert result.records[done.key]["map"] == 42.0
-    assert "1 are there, 3 to run" in said[0]
+    assert "1 are there, 3 to run" in lines[0]
 
 
 def test_what_nobody_starts_from_is_not_made_again(puppets: Path) -> None:
@@ -133,11 +133,11 @@ def test_what_nobody_starts_from_is_not_made_again(puppets: Path) -> None:
 def test_without_faiss_some_cells_are_left(puppets: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(runner, "find_spec", lambda name: None)
     plan = tiny_plan("table1", "lsh", "opq", "phpq")
-    result, said = run(plan, puppets)
+    result, lines = run(plan, puppets)
     assert {key.partition("-")[0] for key in result.left} == {"opq"}
     assert not result.failed
     assert len(result.ran) == len(plan.cells) - 3  # one for each kind of features
-    assert "3 left for later (faiss is not installed here" in said[0]
+    assert "3 left for later (faiss is not installed here" in lines[0]
 
 
 def test_images_that_cannot_be_decoded(puppets: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -146,8 +146,8 @@ def test_images_that_cannot_be_decoded(puppets: Path, monkeypatch: pytest.Monkey
         raise OSError("no disk")
 
     monkeypatch.setattr(runner, "decode_once", fail)
-    result, said = run(tiny_plan("table1", "lsh"), puppets)
-    assert said[1] == "decoding failed: OSError: no disk"
+    result, lines = run(tiny_plan("table1", "lsh"), puppets)
+    assert lines[1] == "decoding failed: OSError: no disk"
     assert len(result.ran) == 5  # each cell shows by itself what it can do
 
 

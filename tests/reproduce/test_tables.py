@@ -166,9 +166,9 @@ def test_claims_are_judged_seed_by_seed() -> None:
         "over the last layer alone": ("refuted", -1.0, 0.0, 1.8),
         "over GMP": ("undecided", -0.33, 0.67, 2.21),
     }
-    for name, (said, gain, error, theirs) in expected.items():
+    for name, (judged, gain, error, theirs) in expected.items():
         one = found[f"the pyramid with hybrid pooling helps ({name})"]
-        assert (one["verdict"], one["gain"], one["error"]) == (said, gain, error)
+        assert (one["verdict"], one["gain"], one["error"]) == (judged, gain, error)
         assert one["paper_gain"] == pytest.approx(theirs, abs=0.08)
         assert one["seeds"] == ["0", "1", "2"]
     assert found["partial attention helps"]["verdict"] == "undecided"

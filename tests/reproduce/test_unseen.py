@@ -24,10 +24,10 @@ METHODS = ("phpq", "lsh", "orthohash")
 def unseen(tmp_path_factory: pytest.TempPathFactory) -> Finished:
     plan = tiny_plan(UNSEEN, *METHODS, bits=(8, 16), subject=tiny_subject(epochs=1))
     context = tiny_context(plan, tmp_path_factory.mktemp("unseen"))
-    said: list[str] = []
-    result = run_plan(plan, context, processes=0, say=said.append)
+    lines: list[str] = []
+    result = run_plan(plan, context, processes=0, say=lines.append)
     assert not result.failed
-    return Finished(plan, context, result, said)
+    return Finished(plan, context, result, lines)
 
 
 def test_methods_learn_half_of_the_classes_at_the_longest_length(unseen: Finished) -> None:

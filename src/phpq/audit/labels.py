@@ -38,8 +38,7 @@ class LabelErrors:
     """What cross-validation says of the labels of n rows."""
 
     likely: FloatArray  # (n, C): probability of each class by its scores, whatever the label
-    wrong: Floats  # (n,): probability that the label is wrong; 0 for rows that are not judged
-    judged: Bools  # (n,): rows with a label that other rows have too
+    wrong: Floats  # (n,): probability that the label is wrong; 0 if no other row has the label
     flagged: Bools  # (n,): labels that are reported as wrong
     share: float  # of wrong labels, as fitted
 
@@ -68,7 +67,7 @@ def find_label_errors(
         )
         trusted = judged & (wrong < 0.5)
     scores *= sharpness
-    return LabelErrors(softmax(scores), wrong, judged, _flag(wrong), share)
+    return LabelErrors(softmax(scores), wrong, _flag(wrong), share)
 
 
 def _reduce_dims(rows: FloatArray) -> FloatArray:

@@ -254,11 +254,6 @@ class RunConfig:
                 f"Use one of {near} codebooks, or set model.embedding_dim={fitting}."
             )
 
-    @property
-    def sub_dim(self) -> int:
-        """Length d = D / M of a sub-vector."""
-        return self.model.embedding_dim // self.quantizer.num_codebooks
-
 
 def with_bits(config: RunConfig, bits: int) -> RunConfig:
     """Return the config with as many codebooks as codes of `bits` need.
