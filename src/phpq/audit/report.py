@@ -139,28 +139,28 @@ def audit_gallery(
     load = load or (lambda: load_model(store.folder, store.manifest))
     progress = progress or (lambda *_: None)
     rows = read_rows(store, load, where, progress)
-    places = np.flatnonzero(rows.known)
+    known = np.flatnonzero(rows.known)
     progress("comparing images", 0, 1)
-    plain = undo_whitening(rows.vectors[places], read_whitening(store))
-    own = unit_rows(plain - plain.mean(axis=0)) if len(plain) else plain
-    near, cosines = nearest(own)
+    plain = undo_whitening(rows.vectors[known], read_whitening(store))
+    centred = unit_rows(plain - plain.mean(axis=0)) if len(plain) else plain
+    near, cosines = nearest(centred)
     progress("comparing images", 1, 1)
-    pairs = [(int(places[one]), int(places[other])) for one, other in near_pairs(near)]
+    pairs = [(int(known[one]), int(known[other])) for one, other in near_pairs(near)]
     copies = _copies(rows, pairs, progress)
     names = sorted({name for name in rows.labels if name is not None})
     classes = number_labels(rows.labels, names)
-    errors = _judge_labels(rows, places, plain, classes, len(names), copies)
+    errors = _judge_labels(rows, known, plain, classes, len(names), copies)
     return Audit(
         gallery=store.folder.name,
         version=store.version,
         images=len(rows.ids),
         vectors=rows.source,
         copies=copies,
-        wrong_labels=_wrong_labels(rows, places, classes, names, errors),
+        wrong_labels=_wrong_labels(rows, known, classes, names, errors),
         wrong_share=errors.share if errors else None,
-        outliers=_outliers(rows, places, cosines),
-        to_label=_to_label(rows, places, own, names, errors),
-        confused=_confused(store, rows, places, load, progress) if len(names) > 1 else (),
+        outliers=_outliers(rows, known, cosines),
+        to_label=_to_label(rows, known, centred, names, errors),
+        confused=_confused(store, rows, known, load, progress) if len(names) > 1 else (),
         notes=tuple(rows.notes),
     )
 
@@ -223,23 +223,23 @@ def _read_grey(rows: Rows, place: int) -> tuple[Grey, int] | None:
 
 def _judge_labels(
     rows: Rows,
-    places: IntArray,
+    known: IntArray,
     vectors: FloatArray,
     classes: IntArray,
     count: int,
     copies: Sequence[CopyGroup],
 ) -> LabelErrors | None:
     """Judge the labels, or note why they cannot be judged."""
-    if len(places) * count > MAX_SCORES:
+    if len(known) * count > MAX_SCORES:
         rows.notes.append(
-            f"{len(places):,} images of {count:,} labels are too many to judge labels at once: "
+            f"{len(known):,} images of {count:,} labels are too many to judge labels at once: "
             "look at a part of them with --where."
         )
         return None
     # Copies of an image are no evidence for its label.
     first = {name: group.ids[0] for group in copies for name in group.ids}
     copy_groups = np.unique([first.get(name, name) for name in rows.ids], return_inverse=True)[1]
-    found = find_label_errors(vectors, classes[places], count, copy_groups[places])
+    found = find_label_errors(vectors, classes[known], count, copy_groups[known])
     if found is None:
         rows.notes.append(
             f"Labels are not judged: that takes {LEAST_ROWS} images of two labels at least, two of "
@@ -250,7 +250,7 @@ def _judge_labels(
 
 def _wrong_labels(
     rows: Rows,
-    places: IntArray,
+    known: IntArray,
     classes: IntArray,
     names: Sequence[str],
     errors: LabelErrors | None,
@@ -260,7 +260,7 @@ def _wrong_labels(
     order = np.argsort(-errors.wrong, kind="stable")
     found = []
     for row in order[errors.flagged[order]].tolist():
-        place = int(places[row])
+        place = int(known[row])
         others = errors.likely[row].copy()
         others[classes[place]] = -1
         best = int(others.argmax())
@@ -272,9 +272,9 @@ def _wrong_labels(
     return tuple(found)
 
 
-def _outliers(rows: Rows, places: IntArray, cosines: FloatArray) -> tuple[Outlier, ...]:
+def _outliers(rows: Rows, known: IntArray, cosines: FloatArray) -> tuple[Outlier, ...]:
     """Return images that are much less like their neighbours than images usually are."""
-    if len(places) < LEAST_ROWS:
+    if len(known) < LEAST_ROWS:
         return ()
     nearness = cosines.mean(axis=1)
     usual = float(np.median(nearness))
@@ -289,15 +289,19 @@ def _outliers(rows: Rows, places: IntArray, cosines: FloatArray) -> tuple[Outlie
             float(nearness[row]),
             usual,
         )
-        for row, place in ((row, int(places[row])) for row in far)
+        for row, place in ((row, int(known[row])) for row in far)
     )
 
 
 def _to_label(
-    rows: Rows, places: IntArray, own: FloatArray, names: Sequence[str], errors: LabelErrors | None
+    rows: Rows,
+    known: IntArray,
+    centred: FloatArray,
+    names: Sequence[str],
+    errors: LabelErrors | None,
 ) -> tuple[ToLabel, ...]:
     """Choose images without a label: uncertain ones, far from those that were chosen before."""
-    unlabelled = np.flatnonzero([rows.labels[place] is None for place in places.tolist()])
+    unlabelled = np.flatnonzero([rows.labels[place] is None for place in known.tolist()])
     if not len(unlabelled):
         return ()
     uncertainty = np.ones(len(unlabelled))
@@ -310,22 +314,22 @@ def _to_label(
     for _ in range(min(SHOWN, len(unlabelled))):
         chosen = int(np.where(taken, -1, uncertainty * distance).argmax())
         row = int(unlabelled[chosen])
-        name = rows.ids[int(places[row])]
+        name = rows.ids[int(known[row])]
         suggested, likely = None, None
         if errors is not None:
             suggested = names[int(errors.likely[row].argmax())]
             likely = float(errors.likely[row].max())
         found.append(ToLabel(key_of("to label", [name]), name, suggested, likely))
-        distance = np.minimum(distance, np.clip(1 - own[unlabelled] @ own[row], 0, 1))
+        distance = np.minimum(distance, np.clip(1 - centred[unlabelled] @ centred[row], 0, 1))
         taken[chosen] = True
     return tuple(found)
 
 
 def _confused(
-    store: GalleryStore, rows: Rows, places: IntArray, load: Callable[[], Model], progress: Progress
+    store: GalleryStore, rows: Rows, known: IntArray, load: Callable[[], Model], progress: Progress
 ) -> tuple[ConfusedPair, ...]:
     """Search the gallery by its own images, and count hits with another label."""
-    labelled = [int(place) for place in places if rows.labels[place] is not None]
+    labelled = [int(place) for place in known if rows.labels[place] is not None]
     queries = np.random.default_rng(0).permutation(labelled)[:_QUERIES]
     view = GalleryView(store, load().codebooks)
     counts = Counter(name for name in rows.labels if name is not None)
