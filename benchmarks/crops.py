@@ -33,7 +33,7 @@ from phpq.config import DataConfig
 from phpq.data import LabelledImages, decode_square, open_dataset
 from phpq.data.batches import Views, draw_augmentations
 from phpq.data.decode import read_ahead
-from phpq.model.cut import Cut, cut_network
+from phpq.model.frozen import FrozenPart, freeze_network
 from phpq.model.retrieval import TorchModel
 
 Sources = list[tuple[LabelledImages, int]]
@@ -58,13 +58,13 @@ def cut_out(square: NDArray[np.uint8], parameters: NDArray[np.float32]) -> NDArr
 
 
 def backbone_rows(
-    cut: Cut, sources: Sources, config: DataConfig, *, crops: int, kept: Path
+    frozen: FrozenPart, sources: Sources, config: DataConfig, *, crops: int, kept: Path
 ) -> NDArray[np.float16]:
     """Pass crops and their mirror images through a frozen backbone: (images, crops, 2, F).
 
     It goes on where a call before it stopped.
     """
-    shape = (len(sources), crops, 2, cut.lengths[0])
+    shape = (len(sources), crops, 2, frozen.feature_dims[0])
     if kept.is_file():
         rows = np.lib.format.open_memmap(kept, mode="r+")
         if rows.shape[1:] != shape[1:] or len(rows) < len(sources):
@@ -86,7 +86,7 @@ def backbone_rows(
     for place, numbers in enumerate(left, 1):
         pixels = np.concatenate([next(squares) for _ in numbers])
         images = Views(config).encode(torch.from_numpy(pixels))
-        both = torch.stack([cut.stem(images), cut.stem(images.flip(-1))], 1).numpy()
+        both = torch.stack([frozen.features(images), frozen.features(images.flip(-1))], 1).numpy()
         rows[numbers.start : numbers.stop] = both.reshape(-1, *shape[1:])
         if place % 10 == 0 or place == len(left):
             rows.flush()
@@ -139,7 +139,7 @@ def main() -> None:
     half = phpq.load(options.general, device="cpu", runtime="torch")
     assert isinstance(half, TorchModel)
     # Always bfloat16, not only where it happens to be faster: a call may go on elsewhere.
-    cut = replace(cut_network(half.network, half.card.config), half=True)
+    frozen = replace(freeze_network(half.network, half.card.config), half=True)
     dataset = open_dataset(options.source)
     sources = [
         (images, row)
@@ -149,14 +149,14 @@ def main() -> None:
     ]
     sources = [each for start in range(_STRIDE) for each in sources[start::_STRIDE]][: options.most]
     config, kept = half.card.config.data, options.out / "rows.npy"
-    rows = backbone_rows(cut, sources, config, crops=options.crops, kept=kept)
+    rows = backbone_rows(frozen, sources, config, crops=options.crops, kept=kept)
     labels = np.array([images.labels[row] for images, row in sources])
     found: dict[str, dict[str, Any]] = {"general": {"embeddings": general_embeddings(half, rows)}}
     if options.learned is not None:
         whole = phpq.load(options.learned, device="cpu", runtime="torch")
         if not same_backbones(whole, half):
             raise SystemExit(f"{options.learned} and {options.general} froze different backbones.")
-        whole.network.backbone.layouts = half.network.backbone.layouts
+        whole.network.backbone.feature_layouts = half.network.backbone.feature_layouts
         embeddings = learned_embeddings(whole, rows.reshape(len(labels), -1, rows.shape[3]))
         books = whole.codebooks.codewords
         found["learned"] = {"embeddings": embeddings, "codebooks": books}

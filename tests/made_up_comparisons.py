@@ -21,7 +21,7 @@ def made_up_images(per_class: int = 8, queries: int = 3) -> Images:
         queries=np.repeat(np.arange(CLASSES), queries),
         gallery_ids=tuple(f"image {row}" for row in range(len(gallery))),
         class_names=tuple(f"kind {number}" for number in range(CLASSES)),
-        new=np.arange(CLASSES) == CLASSES - 1,
+        unseen=np.arange(CLASSES) == CLASSES - 1,
     )
 
 

@@ -9,7 +9,7 @@ from typing import Any
 from phpq.reproduce.grid import Cell, GridPlan, Subject, make_plan, open_subject
 from phpq.reproduce.runner import GridResult
 from phpq.reproduce.store import Store, record_head
-from phpq.reproduce.work import Workplace
+from phpq.reproduce.work import WorkerContext
 
 BIRDS = "plumage:species=4,images=6,test=2,size=32"
 # Smaller than the settings for drawn birds: a training takes a fraction of a second.
@@ -44,11 +44,11 @@ def cub_plan(target: str, *methods: str, bits: tuple[int, ...] = (16,)) -> GridP
     return tiny_plan(target, *methods, bits=bits, seeds=(0, 1, 2), subject=subject)
 
 
-def tiny_place(plan: GridPlan, folder: Path) -> Workplace:
-    """Return a workplace on the CPU."""
+def tiny_context(plan: GridPlan, folder: Path) -> WorkerContext:
+    """Return a context on the CPU."""
     store = Store(folder)
     store.prepare()
-    return Workplace(store, plan.subject, "cpu", folder / "pixels", commit="abc")
+    return WorkerContext(store, plan.subject, "cpu", folder / "pixels", commit="abc")
 
 
 def made_up_record(cell: Cell, plan: GridPlan, score: float, **more: Any) -> dict[str, Any]:
@@ -72,7 +72,7 @@ def made_up_records(plan: GridPlan, scores: dict[str, float]) -> dict[str, dict[
     """Return records for the rows (by name) that have a score; a seed s adds s to it."""
     cells = {cell.key: cell for cell in plan.cells}
     records = {}
-    for (_, row, _, seed), key in plan.places.items():
+    for (_, row, _, seed), key in plan.cell_keys.items():
         if row in scores:
             records[key] = made_up_record(cells[key], plan, scores[row] + seed)
     return records
@@ -86,9 +86,9 @@ class Finished:
     """A grid that was run in this process."""
 
     plan: GridPlan
-    place: Workplace
+    context: WorkerContext
     result: GridResult
-    said: list[str]
+    lines: list[str]
 
     def planned(self, target: str) -> GridPlan:
         """Return the plan of another table or figure over the same cells."""

@@ -226,8 +226,8 @@ def gradients(group: Group, configs: Mapping[str, RunConfig], folder: Path) -> N
         trainer.prepare_epoch(0)
         plan = plan_epoch(trainer.labels, 0, data=config.data, training=config.training)
         for number in range(3):  # the first learns what is used, the others are in parallel
-            rows = torch.from_numpy(plan.indices[number, trainer.part].copy())
-            parameters = torch.from_numpy(plan.parameters[number, trainer.part]).double()
+            rows = torch.from_numpy(plan.indices[number, trainer.batch_slice].copy())
+            parameters = torch.from_numpy(plan.parameters[number, trainer.batch_slice]).double()
             assert trainer.pixels.resident is not None
             pixels = trainer.pixels.resident.pixels[rows]
             result = trainer.step(pixels, trainer.device_labels[rows], rows, parameters)
@@ -252,10 +252,10 @@ def normalise(
         synchronise(module, group)
         values = inputs[name]  # (3, B, C, ...)
         for number, batch in enumerate(values):
-            mine = batch[group.part(len(batch))].clone().requires_grad_()
+            mine = batch[group.batch_slice(len(batch))].clone().requires_grad_()
             output = module["norm"](mine)
             weights = torch.linspace(-1, 2, batch.numel()).view(batch.shape)
-            weights = weights.sin()[group.part(len(batch))]
+            weights = weights.sin()[group.batch_slice(len(batch))]
             (output.float() * weights).sum().backward()
             assert mine.grad is not None
             found[f"{name}.{number}.output"] = group.gather(output.detach())

@@ -14,18 +14,18 @@ from typing import Any
 
 from phpq.reproduce.grid import Cell
 from phpq.reproduce.runner import DIED
-from phpq.reproduce.work import Workplace
+from phpq.reproduce.work import WorkerContext
 
 
 def load_nothing(device: str, threads: int) -> None:
     """Stand for loading torch."""
 
 
-def attempt(cell: Cell, place: Workplace) -> dict[str, Any]:
-    """Answer at once; write down which cell it was, in which process, and what it was told."""
-    folder = place.store.folder
+def attempt(cell: Cell, context: WorkerContext) -> dict[str, Any]:
+    """Outcome at once; write down which cell it was, in which process, and what it was told."""
+    folder = context.store.folder
     with (folder / "told").open("a", encoding="utf-8") as told:
-        told.write(f"{cell.key} {os.getpid()} {place.compiled} {os.environ['OMP_NUM_THREADS']}\n")
+        told.write(f"{cell.key} {os.getpid()} {context.compiled} {os.environ['OMP_NUM_THREADS']}\n")
     sys.stdout.write("a library prints this\n")
     sys.stdout.flush()
     # Named once for each time that the process dies of the cell.
@@ -36,11 +36,11 @@ def attempt(cell: Cell, place: Workplace) -> dict[str, Any]:
         names.remove(named[0])
         deadly.write_text(" ".join(names), "utf-8")
         if multiprocessing.parent_process() is None:  # not in a worker
-            return {"error": DIED, "log": DIED, "again": True}
+            return {"error": DIED, "log": DIED, "retry": True}
         os.kill(os.getpid(), signal.SIGKILL)
     while (folder / f"hold-{cell.config.method.name}").exists():
         time.sleep(0.01)
     if cell.config.method.name == "dsh":
-        return {"error": "ConfigError: no", "log": "Traceback: no", "again": False}
+        return {"error": "ConfigError: no", "log": "Traceback: no", "retry": False}
     record = {"format": 1, "key": cell.key, "status": "done", "config": {}}
     return {"record": record | {"map": 50.0, "seconds": {"all": 2.0}}}

@@ -4,8 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from phpq.errors import FormatError
+from phpq.errors import ConfigError, FormatError
 from phpq.files import (
+    make_folder,
     read_json,
     remove_temporaries,
     replacing,
@@ -77,3 +78,12 @@ def test_damaged_json_is_named_with_the_remedy(tmp_path: Path, text: str) -> Non
     path.write_bytes(text.encode("utf-8", "surrogateescape"))
     with pytest.raises(FormatError, match=r"a.json' is damaged: .* Make it again."):
         read_json(path, remedy="Make it again.")
+
+
+def test_folders_are_made_or_the_way_out_is_named(tmp_path: Path) -> None:
+    make_folder(tmp_path / "a", within=("b", "c"))
+    make_folder(tmp_path / "a" / "b" / "d")
+    assert sorted(path.name for path in tmp_path.rglob("*")) == ["a", "b", "c", "d"]
+    (tmp_path / "file").write_bytes(b"")
+    with pytest.raises(ConfigError, match=r"Cannot make the folder .*file.*--out DIR"):
+        make_folder(tmp_path / "file" / "e")

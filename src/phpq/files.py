@@ -5,12 +5,12 @@ import os
 import shutil
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from phpq.errors import FormatError
+from phpq.errors import ConfigError, FormatError
 
 
 @contextmanager
@@ -45,6 +45,17 @@ def _move(file: Path, target: Path) -> None:
         except PermissionError:
             time.sleep(pause)
     file.replace(target)
+
+
+def make_folder(folder: Path, *, within: Sequence[str] = ("",)) -> None:
+    """Make a folder for results, and the folders `within` it; a `ConfigError` if that fails."""
+    try:
+        for name in within:
+            (folder / name).mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ConfigError(
+            f"Cannot make the folder {str(folder)!r}: {error.strerror}. Give another (--out DIR)."
+        ) from error
 
 
 def remove_temporaries(folder: Path) -> None:

@@ -1,7 +1,4 @@
-"""The one place that puts the settings of a run together, and cuts them into its two parts.
-
-A command line, arguments or a data set in, a `RunConfig` out. No torch.
-"""
+"""Resolves the settings of a run and of its parts: options in, a `RunConfig` out. No torch."""
 
 import logging
 import re
@@ -26,8 +23,8 @@ from phpq.errors import ConfigError, nearest_hint
 
 logger = logging.getLogger(__name__)
 
-# Drawn birds are learned from nothing by timm's smallest ResNet; whole views, since crops of such
-# small pictures lose the marks that tell species apart.
+# Drawn birds are learned from scratch by timm's smallest ResNet, without crops: such small pictures
+# would lose the marks that distinguish species.
 _DRAWN = (
     "data.crop_scale=1.0",
     "data.crop_ratio=1.0",
@@ -45,8 +42,8 @@ _DRAWN = (
     "training.images_on_device=on",
 )
 
-# What suits a frozen backbone, whose features are the same in every epoch: noise in place of crops,
-# a sharper classifier, fewer epochs. How they were chosen: docs/decisions/0016.
+# For a frozen backbone, whose features are the same in every epoch: noise in place of crops, a
+# sharper classifier, fewer epochs. How they were chosen: docs/decisions/0016.
 _FROZEN: dict[str, tuple[str, ...]] = {
     "head": (
         "loss.tau=0.25",
@@ -75,18 +72,19 @@ def resolve_config(  # noqa: PLR0913  by name
     settings: Sequence[str] = (),
     bits: int | None = None,
 ) -> RunConfig:
-    """Put the settings of a run together; what stands later here counts more.
+    """Resolve the settings of a run.
 
     Args:
-        base: What all methods share on a data set; the defaults if None.
-        method: Its recipe, PHPQ's by default; not together with a file, which names its own.
-        recipe: One of `phpq.config.READINGS`: PHPQ as we learn it, or as its paper prints it. What
-            base or file change counts more.
-        trunk: One of `phpq.config.TRUNKS`, with its weights, pixel statistics and sizes.
+        base: Settings that all methods share on a data set; the defaults if None.
+        method: Whose recipe is applied, PHPQ by default; not with a file, which names its own.
+        recipe: One of `phpq.config.READINGS`: our recipe of PHPQ, or the paper's. It does not
+            override what base or file change.
+        trunk: One of `phpq.config.TRUNKS`, whose weights, pixel statistics and sizes override the
+            file.
         file: A TOML file.
-        weights: Where the backbone starts, unless the file says so.
-        settings: Texts such as "training.epochs=10", the last of equal ones counts. Those of
-            `training.trainable` bring others with them, unless file or settings say otherwise.
+        weights: Of the backbone, unless file or trunk set them.
+        settings: Texts such as "training.epochs=10", which override all of the above; the last of
+            equal ones counts. `training.trainable` changes defaults of others (`_FROZEN`).
         bits: Length of a code; None leaves it to the settings.
     """
     if file and method:
@@ -102,16 +100,16 @@ def resolve_config(  # noqa: PLR0913  by name
         config = parse(data)
         if "weights" in data.get("model", {}):
             weights = None
-    brought = _reading(recipe, config, method)
+    implied = _reading(recipe, config, method)
     if trunk is not None:
         if trunk not in TRUNKS:
             raise ConfigError(f"Unknown trunk {trunk!r}. {nearest_hint(trunk, TRUNKS)}")
-        brought += TRUNKS[trunk].settings
-    trainable = override(config, [*brought, *texts]).training.trainable
-    texts = [text for text in _FROZEN.get(trainable, ()) if not _named(text, data)] + texts
+        implied += TRUNKS[trunk].settings
+    trainable = override(config, [*implied, *texts]).training.trainable
+    texts = [text for text in _FROZEN.get(trainable, ()) if not _is_set(text, data)] + texts
     if method:
         texts = [f"method.name={method}", *RECIPES[method].settings, *texts]
-    texts = [*brought, *texts]
+    texts = [*implied, *texts]
     if weights is not None:
         texts.insert(0, f"model.weights={weights}")
     config = override(config, texts)
@@ -119,7 +117,7 @@ def resolve_config(  # noqa: PLR0913  by name
 
 
 def _reading(recipe: str | None, config: RunConfig, method: str | None) -> tuple[str, ...]:
-    """Return the settings of a reading of PHPQ that a config has not changed itself."""
+    """Return the settings of a recipe of PHPQ, without those that a config has changed itself."""
     if recipe is None:
         return ()
     if recipe not in READINGS:
@@ -140,21 +138,21 @@ def _reading(recipe: str | None, config: RunConfig, method: str | None) -> tuple
 
 
 def fit_patches(config: RunConfig) -> RunConfig:
-    """Return the config with sizes of images that a transformer can cut into its patches.
+    """Return the config with image sizes that are multiples of a transformer's patches.
 
-    A size that is none is rounded down, and a warning names both. With `model.blocks` the network
-    is built for the size of encoded images.
+    Other sizes are rounded down, with a warning. With `model.blocks` the network is built for the
+    size of encoded images.
     """
     model, data = config.model, config.data
     named = re.search(r"patch(\d+)", model.backbone)
     patch = int(named[1]) if named else 1
     for name in ("crop_size", "eval_size"):
-        asked = getattr(data, name)
-        if asked % patch:
-            fitting = max(patch, asked - asked % patch)
+        size = getattr(data, name)
+        if size % patch:
+            fitting = max(patch, size - size % patch)
             logger.warning(
                 "data.%s=%d is not a multiple of the %d pixels of a patch of %s: %d is used.",
-                *(name, asked, patch, model.backbone, fitting),
+                *(name, size, patch, model.backbone, fitting),
             )
             data = replace(data, **{name: fitting})
     if model.blocks:
@@ -162,8 +160,8 @@ def fit_patches(config: RunConfig) -> RunConfig:
     return replace(config, model=model, data=data)
 
 
-def _named(text: str, data: dict[str, Any]) -> bool:
-    """Tell whether the content of a file has the setting that a text assigns."""
+def _is_set(text: str, data: dict[str, Any]) -> bool:
+    """Tell whether the content of a file sets the field that a text assigns."""
     stage, _, name = text.partition("=")[0].partition(".")
     return name in data.get(stage, {})
 
@@ -174,34 +172,32 @@ def drawn_settings(side: int) -> tuple[str, ...]:
 
 
 def default_weights(source: str) -> str:
-    """Return "hub", or "none" for a source of drawn birds: they are no photographs."""
+    """Return "hub", or "none" for a source of drawn birds, which are no photographs."""
     return "none" if source.startswith("plumage:") else "hub"
 
 
 def absolute_weights(weights: str) -> str:
-    """Return the absolute path of a file of weights: a run may go on from another folder."""
+    """Return the absolute path of a file of weights: a run may be resumed from another folder."""
     return weights if weights in ("none", "hub") else str(Path(weights).expanduser().absolute())
 
 
 def classifier_config(config: RunConfig) -> RunConfig | None:
-    """Return the settings of the epochs in which only the backbone learns; None without any.
+    """Return the settings of fine-tuning the backbone as a classifier; None without any.
 
-    They do not depend on the method, so that methods can share what was learned.
+    They do not depend on the method, so that methods can share the result.
     """
     epochs = _classifier_epochs(config)
     if not epochs:
         return None
-    usual, asked = TrainingConfig(), config.training
-    training = replace(
-        asked, epochs=epochs, sampler=usual.sampler, images_per_class=usual.images_per_class
-    )
+    usual, training = TrainingConfig(), replace(config.training, epochs=epochs)
+    training = replace(training, sampler=usual.sampler, images_per_class=usual.images_per_class)
     # A shallow method that is never fitted is a classifier over pooled features.
     method = MethodConfig(name="lsh", features="finetuned")
     return replace(config, method=method, training=training)
 
 
 def remaining_config(config: RunConfig) -> RunConfig:
-    """Return the settings of the epochs in which the method itself learns."""
+    """Return the settings of the epochs after `classifier_config`."""
     training = replace(
         config.training,
         epochs=config.training.epochs - _classifier_epochs(config),
@@ -227,5 +223,5 @@ def head_config(config: RunConfig) -> RunConfig:
 def _classifier_epochs(config: RunConfig) -> int:
     epochs = config.training.epochs
     if config.training.trainable != "all":
-        return 0  # the backbone stays, or learns too little to begin by itself
+        return 0  # the backbone is frozen, at least in part
     return min(epochs - 1, round(config.method.classifier_share * epochs))

@@ -10,13 +10,13 @@ from PIL import Image
 
 from doubtful_galleries import cropped, texture
 from phpq.audit.copies import (
-    MOST_APART,
+    MAX_DIFFERENCE,
     SIDE,
     _correlations,
-    _sampled,
-    apart,
+    _sample_boxes,
+    connected_groups,
+    difference,
     grey_copy,
-    grouped,
     is_copy,
     near_pairs,
     nearest,
@@ -53,10 +53,10 @@ def test_a_copy_is_a_copy_whichever_comes_first(change, seed: int) -> None:  # t
 
 def test_another_picture_and_one_where_something_moved_are_no_copies() -> None:
     image = large(4)
-    assert apart(grey_copy(image), grey_copy(large(5))) > MOST_APART
+    assert difference(grey_copy(image), grey_copy(large(5))) > MAX_DIFFERENCE
     moved = image.copy()
     moved.paste(image.crop((20, 20, 90, 100)), (120, 60))  # as a bird that turned its head
-    assert apart(grey_copy(image), grey_copy(moved)) > 2 * MOST_APART
+    assert difference(grey_copy(image), grey_copy(moved)) > 2 * MAX_DIFFERENCE
     half = image.crop((0, 0, 120, 180))
     assert not is_copy(grey_copy(image), grey_copy(half))
 
@@ -69,7 +69,7 @@ def test_pictures_of_one_shade_are_no_copies() -> None:
 def test_boxes_are_sampled_and_compared_as_plain_loops_do() -> None:
     image = np.random.default_rng(0).random((16, 16)).astype(np.float32)
     rows, columns = [(0.0, 0.25), (0.25, 0.0)], [(0.0, 0.0), (0.25, 0.25)]
-    found = _sampled(image, rows, columns, 4)
+    found = _sample_boxes(image, rows, columns, 4)
     assert found.shape == (2, 2, 4, 4)
     width = 16 * 0.75 / 4
     for line in range(4):
@@ -102,5 +102,5 @@ def test_the_nearest_are_those_of_a_plain_sort() -> None:
 def test_pairs_are_of_each_and_its_nearest_and_groups_hold_together() -> None:
     places = np.array([[1, 2], [0, 2], [3, 1], [2, 1]])
     assert near_pairs(places) == [(0, 1), (0, 2), (1, 2), (1, 3), (2, 3)]
-    assert grouped([(5, 2), (7, 8), (2, 9), (9, 5)]) == [[2, 5, 9], [7, 8]]
-    assert grouped([]) == []
+    assert connected_groups([(5, 2), (7, 8), (2, 9), (9, 5)]) == [[2, 5, 9], [7, 8]]
+    assert connected_groups([]) == []

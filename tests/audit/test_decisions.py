@@ -40,10 +40,10 @@ def state(store: GalleryStore) -> dict[str, Any]:
 
 def test_relabel_and_undo(store: GalleryStore) -> None:
     before, name = state(store), next(iter(WRONG))
-    told = decide(str(store.folder), "k1", "relabel", ids=[name], label="red")
-    assert (told.number, told.had) == (1, ("blue",))
+    decision = decide(str(store.folder), "k1", "relabel", ids=[name], label="red")
+    assert (decision.number, decision.had) == (1, ("blue",))
     assert state(store)[name][0] == "red"
-    assert undo(store.folder) == told
+    assert undo(store.folder) == decision
     assert state(store) == before
     assert list_decisions(store.folder) == []
     assert codes_of(store) == expected_codes(store)
@@ -66,8 +66,8 @@ def test_nothing_is_deleted_without_a_yes_and_all_comes_back(store: GalleryStore
 def test_a_merge_keeps_the_first_and_gives_it_a_label(store: GalleryStore) -> None:
     decide(store, "k0", "relabel", ids=[COPY[0]], label=None)
     before = state(store)
-    told = decide(store, "k1", "merge", ids=COPY, yes=True)
-    assert told.label == "green"
+    decision = decide(store, "k1", "merge", ids=COPY, yes=True)
+    assert decision.label == "green"
     after = state(store)
     assert COPY[1] not in after
     assert after[COPY[0]][0] == "green"

@@ -136,7 +136,7 @@ def test_too_many_are_refused(store: GalleryStore, monkeypatch: pytest.MonkeyPat
     with pytest.raises(ConfigError, match="Look at a part"):
         audited(store)
     monkeypatch.undo()
-    monkeypatch.setattr(report, "MOST_SCORES", 10)
+    monkeypatch.setattr(report, "MAX_SCORES", 10)
     found = audited(store)
     assert found.wrong_labels == ()
     assert any("too many to judge" in note for note in found.notes)

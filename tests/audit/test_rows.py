@@ -9,28 +9,28 @@ import pytest
 from safetensors.numpy import save_file
 
 from made_up_galleries import GENERAL_DIM, make_own_store, make_store
-from phpq.audit.rows import as_before_labels, whitening_of
+from phpq.audit.rows import read_whitening, undo_whitening
 
 
 def test_whitening_is_undone() -> None:
     generator = np.random.default_rng(0)
     features = generator.normal(size=(30, 8)).astype(np.float32)
     projection = generator.normal(size=(8, 8)).astype(np.float32)
-    back = as_before_labels(features @ projection, projection)
+    back = undo_whitening(features @ projection, projection)
     np.testing.assert_allclose(back, features, atol=1e-3)
-    assert as_before_labels(features, None) is features
+    assert undo_whitening(features, None) is features
 
 
 def test_the_map_is_that_of_the_model_of_the_gallery(tmp_path: Path) -> None:
     store = make_own_store(tmp_path / "g")
-    assert whitening_of(store) is None
+    assert read_whitening(store) is None
     (store.folder / "model").mkdir()
     path = store.folder / "model" / "general.safetensors"
     projection = np.eye(GENERAL_DIM, dtype=np.float32)
     save_file({"projection": projection, "other": projection}, path)
-    np.testing.assert_array_equal(whitening_of(store), projection)
+    np.testing.assert_array_equal(read_whitening(store), projection)
     path.write_bytes(b"damaged")
-    assert whitening_of(store) is None
+    assert read_whitening(store) is None
 
 
 @pytest.mark.parametrize("there", [True, False])
@@ -39,4 +39,4 @@ def test_learned_embeddings_are_taken_as_they_are(tmp_path: Path, there: bool) -
     if there:
         (store.folder / "model").mkdir()
         save_file({"projection": np.eye(6)}, store.folder / "model" / "general.safetensors")
-    assert whitening_of(store) is None
+    assert read_whitening(store) is None

@@ -229,7 +229,7 @@ def test_a_frozen_backbone_from_measuring_to_search(
     torch.manual_seed(0)
     save_file(timm.create_model("test_resnet").state_dict(), tmp_path / "w.safetensors")
     options = ("--config", tiny_toml(tmp_path), "--weights", tmp_path / "w.safetensors")
-    monkeypatch.setattr("phpq.training.choice.ENOUGH", 0)  # so nothing does, and the fastest is
+    monkeypatch.setattr("phpq.training.choice.LONGEST_SECONDS", 0)  # the fastest is taken
     run = tmp_path / "run"
     trained = phpq("train", tmp_path / "birds", *options, "--out", run)
     assert trained.code == 0, trained.err

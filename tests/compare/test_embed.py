@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from phpq.compare.embed import embed_with_models, fit_seconds, round_down, sample_dataset
+from phpq.compare.embed import embed_with_models, round_down, sample_dataset, sample_for_time
 from phpq.data import Dataset, LabelledImages
 from phpq.training import train_run
 from tiny_runs import ColourReader, tiny_birds, tiny_config
@@ -31,16 +31,16 @@ def test_a_set_that_fits_is_taken_as_it_is() -> None:
 
 
 def test_classes_keep_ten_images_before_any_class_goes() -> None:
-    sampled, said = sample_dataset(many(20, 80), 500)
+    sampled, note = sample_dataset(many(20, 80), 500)
     sizes = sampled.train.class_sizes() + sampled.test.class_sizes()
     assert len(sampled.class_names) == 20
     assert (sizes >= 10).all()
     assert sizes.sum() <= 600
-    assert said.startswith(f"{sizes.sum()} of 2,000 images, of 20 of 20 classes")
+    assert note.startswith(f"{sizes.sum()} of 2,000 images, of 20 of 20 classes")
 
 
 def test_of_very_many_classes_some_are_taken_whole() -> None:
-    sampled, said = sample_dataset(many(1000, 8), 500)
+    sampled, note = sample_dataset(many(1000, 8), 500)
     assert 40 <= len(sampled.class_names) <= 60
     assert (sampled.train.class_sizes() == 8).all()
     assert sampled.train.class_names[0] == "class 0"
@@ -48,7 +48,7 @@ def test_of_very_many_classes_some_are_taken_whole() -> None:
     for row in (0, len(kept) - 1):  # labels are those of the new names
         number = int(kept.ids[row].removeprefix("train")) // 8
         assert kept.class_names[kept.labels[row]] == f"class {number}"
-    assert "of 10,000 images" in said
+    assert "of 10,000 images" in note
 
 
 def test_a_sample_is_the_same_on_a_machine_that_is_a_little_slower() -> None:
@@ -60,12 +60,15 @@ def test_a_sample_is_the_same_on_a_machine_that_is_a_little_slower() -> None:
 
 def test_minutes_bound_what_is_embedded_and_what_is_measured() -> None:
     dataset = many(20, 80)  # 2,000 images
-    assert fit_seconds(dataset, 100, rate=100, waiting=2000) == (dataset, "")
-    slow, said = fit_seconds(dataset, 100, rate=10, waiting=2000)
+    assert sample_for_time(dataset, 100, rate=100, waiting=2000) == (dataset, "")
+    slow, note = sample_for_time(dataset, 100, rate=10, waiting=2000)
     assert len(slow.train) + len(slow.test) <= 600
-    assert "of 2,000 images" in said
-    assert fit_seconds(dataset, 100, rate=10, waiting=0) == (dataset, "")  # all are kept on disk
-    short, _ = fit_seconds(dataset, 1, rate=1e9, waiting=2000)
+    assert "of 2,000 images" in note
+    assert sample_for_time(dataset, 100, rate=10, waiting=0) == (
+        dataset,
+        "",
+    )  # all are kept on disk
+    short, _ = sample_for_time(dataset, 1, rate=1e9, waiting=2000)
     assert len(short.train) + len(short.test) <= 600
 
 
@@ -81,7 +84,7 @@ def test_a_model_brings_its_spaces_and_the_classes_that_it_held_out(run: Path) -
     from phpq.model import load
 
     embedded = embed_with_models(tiny_birds(), [load(run)], seconds=1000)
-    assert embedded.images.new.tolist() == [False, False, False, True]
+    assert embedded.images.unseen.tolist() == [False, False, False, True]
     assert embedded.frozen is None  # it began from nothing
     assert embedded.general is not None
     assert embedded.general.gallery.shape[0] == 24

@@ -16,10 +16,10 @@ from phpq.compare.engines import (
     Engine,
     FaissEngine,
     FloatEngine,
-    RescoredEngine,
+    Footprint,
+    RerankedEngine,
     SignEngine,
-    Weight,
-    whole,
+    single_block,
 )
 
 IMAGES = made_up_images()
@@ -41,7 +41,7 @@ def engines(folder: Path) -> dict[str, tuple[Engine, FloatArray]]:
         return [(SPACE.gallery[rows], IMAGES.gallery[rows]) for rows in halves]
 
     assert LEARNED.codebooks is not None
-    learned = whole(LEARNED.gallery, IMAGES.gallery)
+    learned = single_block(LEARNED.gallery, IMAGES.gallery)
     means = np.stack([SPACE.gallery[IMAGES.gallery == c].mean(axis=0) for c in range(6)])
     signs = SignEngine(SPACE.gallery.mean(axis=0), blocks())
     return {
@@ -50,8 +50,10 @@ def engines(folder: Path) -> dict[str, tuple[Engine, FloatArray]]:
         "codes": (CodeEngine(LEARNED.codebooks, learned, norm="unit"), LEARNED.queries),
         "signs": (signs, SPACE.queries),
         "classes": (ClassEngine(means, np.zeros(6, np.float32), blocks()), SPACE.queries),
-        "rescored": (
-            RescoredEngine(signs, blocks(), folder / "floats", kept=lambda x: x, asked=lambda x: x),
+        "reranked": (
+            RerankedEngine(
+                signs, blocks(), folder / "floats", row_map=lambda x: x, query_map=lambda x: x
+            ),
             SPACE.queries,
         ),
     }
@@ -69,12 +71,12 @@ def test_a_search_returns_the_rows_of_the_highest_scores(tmp_path: Path) -> None
 
 
 def test_every_engine_weighs_what_it_holds(tmp_path: Path) -> None:
-    weights = {name: engine.weigh() for name, (engine, _) in engines(tmp_path).items()}
-    assert weights["numpy"] == Weight(COUNT * 128, COUNT * 128, 0)
+    weights = {name: engine.footprint() for name, (engine, _) in engines(tmp_path).items()}
+    assert weights["numpy"] == Footprint(COUNT * 128, COUNT * 128, 0)
     assert weights["flat"].memory - weights["flat"].fixed == COUNT * 128
     assert weights["signs"].memory == COUNT * 4 + 128
-    assert weights["rescored"].disk == weights["signs"].disk + COUNT * 64
-    assert weights["rescored"].memory == weights["signs"].memory
+    assert weights["reranked"].disk == weights["signs"].disk + COUNT * 64
+    assert weights["reranked"].memory == weights["signs"].memory
     assert weights["classes"].memory - weights["classes"].fixed == 4 * COUNT
     assert weights["codes"].disk - weights["codes"].fixed == COUNT  # two indices of four bits
     assert weights["signs"].memory_at(10 * COUNT, of=COUNT) == 10 * COUNT * 4 + 128
@@ -83,7 +85,7 @@ def test_every_engine_weighs_what_it_holds(tmp_path: Path) -> None:
 def test_classify_then_list_ranks_as_plain_loops_do() -> None:
     means = np.stack([SPACE.gallery[IMAGES.gallery == c].mean(axis=0) for c in range(6)])
     bias = np.linspace(0, 0.1, 6).astype(np.float32)
-    engine = ClassEngine(means, bias, whole(SPACE.gallery, IMAGES.gallery))
+    engine = ClassEngine(means, bias, single_block(SPACE.gallery, IMAGES.gallery))
     for query, scores in zip(SPACE.queries, engine.scores(SPACE.queries), strict=True):
         ranked: list[int] = []
         chances = [float(np.dot(means[c], query) + bias[c]) for c in range(6)]
@@ -96,10 +98,10 @@ def test_classify_then_list_ranks_as_plain_loops_do() -> None:
 def test_rescoring_lifts_candidates_above_all_other_rows(tmp_path: Path) -> None:
     rng = np.random.default_rng(0)
     rows = rng.normal(size=(300, 16)).astype(np.float32)
-    first = SignEngine(rows.mean(axis=0), whole(rows, np.zeros(300, np.int64)))
-    same = {"kept": lambda x: x, "asked": lambda x: x}
-    blocks = whole(rows, np.zeros(300, np.int64))
-    engine = RescoredEngine(first, blocks, tmp_path / "floats", **same)
+    first = SignEngine(rows.mean(axis=0), single_block(rows, np.zeros(300, np.int64)))
+    same = {"row_map": lambda x: x, "query_map": lambda x: x}
+    blocks = single_block(rows, np.zeros(300, np.int64))
+    engine = RerankedEngine(first, blocks, tmp_path / "floats", **same)
     queries = rng.normal(size=(4, 16)).astype(np.float32)
     coarse, fine = first.scores(queries), engine.scores(queries)
     products = queries @ rows.astype(np.float16).astype(np.float32).T
@@ -116,7 +118,7 @@ def test_rescoring_lifts_candidates_above_all_other_rows(tmp_path: Path) -> None
 def test_rows_that_an_index_never_returns_score_least() -> None:
     index = faiss.IndexHNSWFlat(32, 8, faiss.METRIC_INNER_PRODUCT)
     rows = np.tile(SPACE.gallery, (4, 1)) + np.float32(0.01)
-    engine = FaissEngine(index, whole(rows, np.zeros(len(rows), np.int64)), lists=True)
+    engine = FaissEngine(index, single_block(rows, np.zeros(len(rows), np.int64)), lists=True)
     scores = engine.scores(SPACE.queries)
     assert (np.isfinite(scores).sum(axis=1) <= 100).all()
     assert np.isneginf(scores.min(axis=1)).all()
@@ -127,7 +129,9 @@ def test_memory_of_codes_at_another_size_is_what_an_index_of_that_size_takes() -
     books = sign_codebooks(32)
     codes = rng.integers(0, 256, (60_000, 4)).astype(np.uint8)
     rows, labels = books.decode(codes), np.zeros(60_000, np.int64)
-    few, many = (CodeEngine(books, whole(rows[:n], labels[:n])).weigh() for n in (6000, 60_000))
+    few, many = (
+        CodeEngine(books, single_block(rows[:n], labels[:n])).footprint() for n in (6000, 60_000)
+    )
     assert few.tables > 0
     assert few.memory_at(60_000, of=6000) == pytest.approx(many.memory, rel=0.02)
     assert few.disk_at(60_000, of=6000) == many.disk

@@ -45,7 +45,7 @@ def test_heads_learn_from_training_images_of_learned_classes_alone(
         i for i in birds.train.ids if i.split("/")[1] in birds.class_names[:3]
     }
     assert pixels.train.class_names == birds.class_names[:3]
-    assert embedded.images.new.tolist() == [False, False, False, True]
+    assert embedded.images.unseen.tolist() == [False, False, False, True]
     (learned,) = embedded.learned
     assert learned.gallery.shape == (24, 32)
     assert learned.queries.shape == (8, 32)

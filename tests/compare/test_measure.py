@@ -66,11 +66,11 @@ def test_float_search_finds_what_float_search_finds(rivals: list[Rival], tmp_pat
 
 
 def test_without_new_classes_there_is_no_unseen_column(rivals: list[Rival], tmp_path: Path) -> None:
-    images = replace(IMAGES, new=np.zeros(6, bool))
+    images = replace(IMAGES, unseen=np.zeros(6, bool))
     row = build_and_measure(named(rivals, "class means"), images, tmp_path / "floats").row
     assert row.unseen_r1 is None
     assert row.map is not None
-    nothing = replace(IMAGES, new=np.ones(6, bool))
+    nothing = replace(IMAGES, unseen=np.ones(6, bool))
     row = build_and_measure(named(rivals, "class means"), nothing, tmp_path / "floats").row
     assert row.map is None
     assert row.unseen_r1 is not None

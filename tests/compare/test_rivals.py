@@ -10,7 +10,7 @@ import pytest
 
 from made_up_comparisons import made_up_images, made_up_learned, made_up_space
 from phpq.compare import rivals as module
-from phpq.compare.engines import whole
+from phpq.compare.engines import single_block
 from phpq.compare.rivals import _rotation, list_rivals
 
 IMAGES = made_up_images()
@@ -38,7 +38,7 @@ def test_every_row_can_be_built_and_searched(tmp_path: Path) -> None:
     assert set(chosen.codewords.values()) <= {16, 32, 64, 128, 256}
     for number, row in enumerate(rows):
         make = row.fit(row.space.gallery, IMAGES.gallery, len(IMAGES.gallery))
-        blocks = lambda space=row.space: whole(space.gallery, IMAGES.gallery)  # noqa: E731
+        blocks = lambda space=row.space: single_block(space.gallery, IMAGES.gallery)  # noqa: E731
         engine = make(blocks, tmp_path / str(number))
         assert engine.rows == len(IMAGES.gallery), row.name
         ids = engine.search(row.space.queries, 3, threads=1)

@@ -16,10 +16,10 @@ from phpq.data import (
     hold_out,
     hold_out_classes,
     learned_part,
-    new_kinds,
     open_dataset,
+    unseen_split,
 )
-from phpq.data.images import draw_per_class, hash_order, named, split_by_mask
+from phpq.data.images import draw_per_class, hash_order, named, split_by_mask, spread
 from phpq.data.images import test_mask as split_mask
 from phpq.errors import DataError
 from picture_files import PlainReader, plain_images, write_classes
@@ -34,7 +34,7 @@ def test_subsets_compose_and_keep_reading_the_right_image() -> None:
     assert part.labels.tolist() == [1, 0]
     assert part.read(0).getpixel((0, 0)) == (5, 0, 0)
     assert part.read(1).getpixel((0, 0)) == (8, 0, 0)
-    assert (part.reader, part.place(1)) == (PlainReader(), 8)
+    assert (part.reader, part.position(1)) == (PlainReader(), 8)
     assert part.path(0) is None
     assert len(images.subset([])) == 0
     assert images.subset(images.labels == 1).ids == ("i1", "i3", "i5", "i7", "i9")
@@ -127,10 +127,10 @@ def test_the_last_classes_are_held_out(share: float, learned: int) -> None:
     held = hold_out_classes(dataset, share)
     assert held.learned.class_names == dataset.class_names[:learned]
     assert held.learned.source == "somewhere"
-    assert held.new_train.class_names == held.new_test.class_names == dataset.class_names
+    assert held.unseen_train.class_names == held.unseen_test.class_names == dataset.class_names
     for old, new, whole in (
-        (held.learned.train, held.new_train, dataset.train),
-        (held.learned.test, held.new_test, dataset.test),
+        (held.learned.train, held.unseen_train, dataset.train),
+        (held.learned.test, held.unseen_test, dataset.test),
     ):
         assert set(old.labels) == set(range(learned))
         assert set(new.labels) == set(range(learned, 10))
@@ -149,7 +149,7 @@ def test_test_images_of_learned_classes_may_be_learned_but_for_one_each() -> Non
     for row, name in enumerate(copied.ids):
         assert copied.read(row).getpixel((0, 0)) == (int(name[1:]), 0, 0)
         assert copied.path(row) is None
-    assert held.new_train.ids == plain.new_train.ids
+    assert held.unseen_train.ids == plain.unseen_train.ids
 
 
 def test_files_of_joined_splits_are_found(tmp_path: Path) -> None:
@@ -192,21 +192,21 @@ def test_what_a_run_learns_follows_its_settings() -> None:
 
 def test_queries_of_new_kinds_are_their_test_images_unless_those_are_not_looked_at() -> None:
     dataset = many_classes()
-    gallery, queries = new_kinds(dataset, DataConfig(holdout_classes=0.5))
+    gallery, queries = unseen_split(dataset, DataConfig(holdout_classes=0.5))
     assert (gallery.class_sizes()[5:].tolist(), queries.class_sizes()[5:].tolist()) == (
         [3] * 5,
         [2] * 5,
     )
     assert set(queries.ids) <= set(dataset.test.ids)
     config = DataConfig(holdout_classes=0.5, holdout_per_class=2)
-    gallery, queries = new_kinds(dataset, config)
+    gallery, queries = unseen_split(dataset, config)
     assert (gallery.class_sizes()[5:].tolist(), queries.class_sizes()[5:].tolist()) == (
         [1] * 5,
         [2] * 5,
     )
     assert set(gallery.ids + queries.ids) <= set(dataset.train.ids)
     none = replace(dataset, test=dataset.test.subset(dataset.test.labels < 5))
-    gallery, queries = new_kinds(none, DataConfig(holdout_classes=0.5))
+    gallery, queries = unseen_split(none, DataConfig(holdout_classes=0.5))
     assert (gallery.class_sizes()[5:].tolist(), queries.class_sizes()[5:].tolist()) == (
         [2] * 5,
         [1] * 5,
@@ -260,3 +260,8 @@ def test_a_lonely_image_cannot_be_split() -> None:
 def test_long_lists_of_names_are_cut() -> None:
     assert named(["a"], "class") == "1 class ('a')"
     assert named([str(i) for i in range(12)], "id").endswith("'9', and 2 more)")
+
+
+def test_positions_are_spread_from_the_first_to_the_last() -> None:
+    assert spread(10, 4).tolist() == [0, 3, 6, 9]
+    assert spread(3, 4).tolist() == [0, 1, 2]

@@ -18,8 +18,8 @@ from phpq.data import Dataset, open_dataset
 from phpq.demo import BITS, QUICK, DemoResult, run_demo
 from phpq.demo import run as module
 from phpq.demo.run import learning_beside
-from phpq.evaluation.kinds import evaluate_pq
 from phpq.evaluation.protocol import LabelledEmbeddings, evaluate_codes, evaluate_float
+from phpq.evaluation.search import evaluate_pq
 from phpq.model import Model
 from phpq.training import Reporter, train_run
 

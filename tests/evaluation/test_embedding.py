@@ -10,7 +10,7 @@ from finished_runs import copy_run
 from phpq.data import open_dataset
 from phpq.errors import DataError
 from phpq.evaluation import embedding
-from phpq.evaluation.embedding import changed_copies, embed_readable, find_bad_images
+from phpq.evaluation.embedding import edited_copies, embed_readable, find_bad_images
 from phpq.model import TorchModel, load
 from picture_files import write_classes
 from tiny_runs import tiny_birds
@@ -76,7 +76,7 @@ def test_other_embeddings_are_made_of_the_same_pixels(model: TorchModel) -> None
 
 def test_changed_copies_are_cropped_by_a_tenth_and_keep_their_names() -> None:
     images = tiny_birds().train
-    copies = changed_copies(images, 5)
+    copies = edited_copies(images, 5)
     assert len(copies) == 5
     assert (copies.ids[0], copies.ids[-1]) == (images.ids[0], images.ids[-1])
     original = images.read(images.ids.index(copies.ids[1]))
@@ -85,4 +85,4 @@ def test_changed_copies_are_cropped_by_a_tenth_and_keep_their_names() -> None:
     assert (original.width - changed.width, original.height - changed.height) == (2, 2)
     middle = np.asarray(original.crop((1, 1, 31, 31)), dtype=float)
     assert 0 < np.abs(np.asarray(changed, dtype=float) - middle).mean() < 20  # compressed again
-    assert len(changed_copies(images, 1000)) == len(images)
+    assert len(edited_copies(images, 1000)) == len(images)

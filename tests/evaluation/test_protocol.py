@@ -14,7 +14,6 @@ import torch
 from phpq.codes import FloatArray, normalise_sub_vectors
 from phpq.config import QuantizerConfig
 from phpq.errors import ShapeError
-from phpq.evaluation.kinds import evaluate_pq
 from phpq.evaluation.protocol import (
     LabelledEmbeddings,
     evaluate_codes,
@@ -23,6 +22,7 @@ from phpq.evaluation.protocol import (
     evaluate_soft,
     soft_reconstructions,
 )
+from phpq.evaluation.search import evaluate_pq
 from phpq.model.quantizer import ProductQuantizer
 from reference import average_precision_loop, average_precision_over_permutations, random_codebooks
 

@@ -23,9 +23,9 @@ from phpq.errors import ConfigError
 from phpq.evaluation import LabelledEmbeddings, evaluate_codes
 from phpq.evaluation.coded import read_coded
 from phpq.evaluation.history import EpochScore, EpochScores
-from phpq.evaluation.kinds import Way, evaluate_pq, search
 from phpq.evaluation.protocol import evaluate_soft
 from phpq.evaluation.run import Evaluation, evaluate_model
+from phpq.evaluation.search import SearchSetup, evaluate_pq, search
 from phpq.model import Model, load
 from tiny_runs import tiny_birds, tiny_config, tiny_train
 
@@ -190,7 +190,7 @@ def test_classes_that_were_held_out_are_measured_as_new_kinds(
     )
     labels = np.concatenate([birds.train.labels[new[0]], birds.test.labels[new[1]]])
     books, rows = held.codebooks, np.arange(16)
-    way = Way("", images, lambda *_: books, norm=held.query_norm)
+    way = SearchSetup("", images, lambda *_: books, norm=held.query_norm)
     assert among.values == search(way, labels, "", gallery=rows, queries=rows).values
     assert found.unseen.find("unseen", "frozen features, float", "without") is not None
     assert any("general embedding" in reason for reason in found.unseen.left_out)
@@ -216,7 +216,7 @@ def test_a_general_embedding_is_used_for_new_kinds(
         ]
     )
     labels = np.concatenate([part.labels[part.labels >= 2] for part in (birds.train, birds.test)])
-    rows, way = np.arange(16), Way("float", images)
+    rows, way = np.arange(16), SearchSetup("float", images)
     expected = search(way, labels, "", gallery=rows, queries=rows)
     general = found.find("unseen", "float", "without")
     assert general is not None

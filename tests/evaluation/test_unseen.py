@@ -9,38 +9,38 @@ import pytest
 
 from phpq.codes import FloatArray, IntArray
 from phpq.errors import ShapeError
-from phpq.evaluation.kinds import KindSplit, Way, own_codes
+from phpq.evaluation.search import ClassSplit, SearchSetup, additive_codes
 from phpq.evaluation.unseen import (
-    GROWN,
+    BEFORE_REFIT,
     OPEN,
     UNSEEN,
     UnseenScores,
     draw_shots,
     evaluate_unseen,
-    five_labelled,
+    find_originals,
+    five_shot,
     flip_labels,
     half_labelled,
     open_protocols,
-    own_look,
 )
 
 ROWS, CLASSES = 96, 8
 
 
-def made_up(noise: float = 1.5) -> tuple[FloatArray, IntArray, KindSplit]:
+def made_up(noise: float = 1.5) -> tuple[FloatArray, IntArray, ClassSplit]:
     """Return images of eight classes, of which the last four are new; every third image asks."""
     rng = np.random.default_rng(0)
     labels = np.arange(ROWS) % CLASSES
     images = rng.standard_normal((CLASSES, 16))[labels] + noise * rng.standard_normal((ROWS, 16))
     unit = images / np.linalg.norm(images, axis=1, keepdims=True)
-    split = KindSplit(labels >= 4, np.arange(ROWS) // CLASSES % 3 == 0)
+    split = ClassSplit(labels >= 4, np.arange(ROWS) // CLASSES % 3 == 0)
     return unit.astype(np.float32), labels, split
 
 
 @pytest.fixture(scope="module")
 def scores() -> UnseenScores:
     images, labels, split = made_up()
-    others = (Way("frozen features", images),)
+    others = (SearchSetup("frozen features", images),)
     return evaluate_unseen(images, labels, split, bits=(16, 32), others=others)
 
 
@@ -54,7 +54,7 @@ def test_everything_is_measured_and_says_whether_labels_were_used(scores: Unseen
     for way in ("codes", "float"):
         assert scores.find("five labelled", way, "with") is not None
     for labels in ("with", "without"):
-        assert scores.find(GROWN, "codes", labels) is not None  # type: ignore[arg-type]
+        assert scores.find(BEFORE_REFIT, "codes", labels) is not None  # type: ignore[arg-type]
     names = {score.protocol for score in scores.scores}
     assert sum(name.startswith("wrong labels, trust") for name in names) == 12
     assert sum("half of the rows labelled" in name for name in names) == 2
@@ -92,7 +92,7 @@ def test_queries_and_galleries_are_those_that_the_protocol_names() -> None:
     images, labels, split = made_up()
     sizes = {
         score.protocol: (score.queries, score.gallery)
-        for score in open_protocols(Way("float", images), labels, split)
+        for score in open_protocols(SearchSetup("float", images), labels, split)
     }
     assert sizes == {
         "seen@seen": (16, 32),
@@ -104,7 +104,7 @@ def test_queries_and_galleries_are_those_that_the_protocol_names() -> None:
 
 def test_five_images_of_each_kind_are_drawn() -> None:
     _, labels, split = made_up()
-    gallery = np.setdiff1d(split.rows(new=True, query=False), np.flatnonzero(labels == 6)[4:])
+    gallery = np.setdiff1d(split.rows(unseen=True, query=False), np.flatnonzero(labels == 6)[4:])
     drawn = draw_shots(labels, gallery, seed=1)
     few = int((labels[gallery] == 6).sum())
     assert few < 5
@@ -116,8 +116,8 @@ def test_five_images_of_each_kind_are_drawn() -> None:
 
 def test_naming_equals_the_loop_over_prototypes() -> None:
     images, labels, split = made_up(2.5)
-    found = {score.way: score for score in five_labelled(images, labels, split, bits=16)}
-    gallery, queries = split.rows(new=True, query=False), split.rows(new=True, query=True)
+    found = {score.way: score for score in five_shot(images, labels, split, bits=16)}
+    gallery, queries = split.rows(unseen=True, query=False), split.rows(unseen=True, query=True)
     right = []
     for seed in range(5):
         drawn = draw_shots(labels, gallery, seed=seed)
@@ -137,7 +137,7 @@ def test_naming_equals_the_loop_over_prototypes() -> None:
 
 def test_a_tenth_of_the_labels_becomes_another_of_the_gallery() -> None:
     _, labels, split = made_up()
-    gallery = split.rows(new=True, query=False)
+    gallery = split.rows(unseen=True, query=False)
     names, flipped = flip_labels(labels, gallery, seed=0)
     assert len(flipped) == 3
     assert set(flipped) <= set(gallery)
@@ -152,25 +152,25 @@ def test_a_tenth_of_the_labels_becomes_another_of_the_gallery() -> None:
 @pytest.mark.parametrize("trust", [0.0, 0.7])
 def test_a_changed_copy_finds_its_original(trust: float) -> None:
     images, labels, split = made_up()
-    originals = split.rows(new=True, query=False)[::2]
+    originals = split.rows(unseen=True, query=False)[::2]
     noise = 0.02 * np.random.default_rng(1).standard_normal((len(originals), 16))
     copies = (images[originals] + noise).astype(np.float32)
-    way = own_codes(images, 32, trust=trust)
-    found = own_look(way, labels, split, copies=copies, originals=originals)
+    way = additive_codes(images, 32, trust=trust)
+    found = find_originals(way, labels, split, copies=copies, originals=originals)
     assert (found.queries, found.gallery) == (16, 32)
     assert found.values["r10"] > 90
-    other = own_look(way, labels, split, copies=copies, originals=originals[::-1])
+    other = find_originals(way, labels, split, copies=copies, originals=originals[::-1])
     assert other.values["r1"] < found.values["r1"]
-    rows = split.rows(new=True, query=False)
-    float_way = Way("float", images)
+    rows = split.rows(unseen=True, query=False)
+    float_way = SearchSetup("float", images)
     best = rows[(copies @ images[rows].T).argmax(axis=1)]
-    exact = own_look(float_way, labels, split, copies=copies, originals=originals)
+    exact = find_originals(float_way, labels, split, copies=copies, originals=originals)
     assert exact.values["r1"] == pytest.approx(100 * np.mean(best == originals))
 
 
 def test_rows_with_and_without_label_are_looked_for_apart() -> None:
     images, labels, split = made_up(0.7)
-    ways = list(half_labelled(own_codes(images, 16, trust=0.7), labels, split))
+    ways = list(half_labelled(additive_codes(images, 16, trust=0.7), labels, split))
     assert [score.gallery for score in ways] == [32, 32]
     assert all(score.values["r1"] > 60 for score in ways)
     assert ways[0].protocol.endswith(": labelled rows")
@@ -178,17 +178,17 @@ def test_rows_with_and_without_label_are_looked_for_apart() -> None:
 
 def test_bad_splits_are_refused() -> None:
     images, labels, split = made_up()
-    with pytest.raises(ShapeError, match=r"split.new has shape \(95,\)"):
-        evaluate_unseen(images, labels, KindSplit(split.new[1:], split.query))
+    with pytest.raises(ShapeError, match=r"split.unseen has shape \(95,\)"):
+        evaluate_unseen(images, labels, ClassSplit(split.unseen[1:], split.query))
     with pytest.raises(ShapeError, match=r"split.query .* dtype 'int64'; expected one bool"):
-        evaluate_unseen(images, labels, KindSplit(split.new, split.query.astype(np.int64)))
+        evaluate_unseen(images, labels, ClassSplit(split.unseen, split.query.astype(np.int64)))
     with pytest.raises(ShapeError, match="no gallery image of new kinds"):
-        evaluate_unseen(images, labels, KindSplit(np.zeros(ROWS, bool), split.query))
+        evaluate_unseen(images, labels, ClassSplit(np.zeros(ROWS, bool), split.query))
 
 
 def test_a_single_new_kind_has_no_other_label_to_be_given() -> None:
     images, labels, split = made_up()
-    one = KindSplit(labels == 7, split.query)
+    one = ClassSplit(labels == 7, split.query)
     found = evaluate_unseen(images, labels, one, bits=(16,))
     assert not [score for score in found.scores if score.protocol.startswith("wrong labels")]
     assert found.find("unseen@all", "codes", "with") is not None

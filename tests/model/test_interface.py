@@ -37,7 +37,7 @@ def test_what_computes_is_chosen_by_what_is_there(
     monkeypatch.setattr(interface, "sees_gpu", lambda: gpu)
     if exported:
         (tmp_path / ENCODER).touch()
-    assert interface._suitable(tmp_path, device) == chosen
+    assert interface._choose_runtime(tmp_path, device) == chosen
 
 
 def test_hidden_gpus_are_not_seen(monkeypatch: pytest.MonkeyPatch) -> None:

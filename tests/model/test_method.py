@@ -43,7 +43,7 @@ def with_options(kind: type[Made], **options: float) -> Made:
 
 
 def method_class(name: str) -> type[Method]:
-    module, _, kind = RECIPES[name].place.partition(":")
+    module, _, kind = RECIPES[name].import_path.partition(":")
     found: type[Method] = getattr(importlib.import_module(module), kind)
     return found
 

@@ -35,23 +35,23 @@ def options(folder: Path, **changes: Any) -> Options:
 @pytest.fixture
 def copied(finished: Finished, tmp_path: Path) -> Options:
     """Return what asks for a grid whose cells are all there."""
-    shutil.copytree(finished.place.store.folder, tmp_path / "copy")
+    shutil.copytree(finished.context.store.folder, tmp_path / "copy")
     return options(tmp_path / "copy", methods=GRID_METHODS)
 
 
 def test_a_grid_goes_on_where_it_stopped(copied: Options, finished: Finished) -> None:
-    store, said = Store(copied.out or Path()), list[str]()
+    store, messages = Store(copied.out or Path()), list[str]()
     lines = store.records_path.read_text("utf-8").splitlines(keepends=True)
     kept = [line for line in lines if '"orthohash-' not in line]
     store.records_path.write_text("".join(kept), "utf-8")
-    first = reproduce(copied, say=said.append)
+    first = reproduce(copied, say=messages.append)
     assert (len(first.ran), len(first.reused)) == (1, len(kept))
     assert set(first.records) == set(finished.result.records)
     second = reproduce(dataclasses.replace(copied, seeds=(0, 1), methods=("orthohash",)), say=print)
     assert (len(second.ran), len(second.reused)) == (1, 1)
     commands = store.read_manifest()["commands"]
     assert [one["cells"] for one in commands] == [1, 1]
-    third = reproduce(copied, say=said.append)
+    third = reproduce(copied, say=messages.append)
     assert third.ran == []
     assert third.to_dict()["cells"]["reused"] == len(lines)
 
@@ -86,11 +86,11 @@ def test_a_report_on_nothing(tmp_path: Path) -> None:
 
 def test_without_jinja_pages_are_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(command, "find_spec", lambda name: None)
-    said: list[str] = []
-    outcome = reproduce(options(tmp_path, epochs=1, report=True), say=said.append)
+    lines: list[str] = []
+    outcome = reproduce(options(tmp_path, epochs=1, report=True), say=lines.append)
     assert outcome.pages == ()
     assert outcome.plan.seeds == (0,)  # by default, of drawn birds
-    assert "jinja2 is not installed" in said[-1]
+    assert "jinja2 is not installed" in lines[-1]
 
 
 def test_a_folder_of_another_grid_is_refused(copied: Options) -> None:

@@ -19,7 +19,7 @@ from phpq.reproduce.store import KeptCodes
 def test_every_way_is_timed(finished: Finished) -> None:
     plan = finished.planned("efficiency")
     records = finished.result.records
-    timed = time_searches(plan, records, finished.place.store, repeats=1)
+    timed = time_searches(plan, records, finished.context.store, repeats=1)
     ways = {(row["name"], row["engine"]) for row in timed["rows"]}
     assert ways == {
         ("pq", "index"),
@@ -35,17 +35,17 @@ def test_every_way_is_timed(finished: Finished) -> None:
     }
     assert all(row["ms"] > 0 for row in timed["rows"])
     scores = {row["name"]: row["map"] for row in timed["rows"]}
-    adsh = records[plan.places["efficiency", "adsh", 16, 0]]
-    phpq = records[plan.places["efficiency", "phpq", 16, 0]]
+    adsh = records[plan.cell_keys["efficiency", "adsh", 16, 0]]
+    phpq = records[plan.cell_keys["efficiency", "phpq", 16, 0]]
     assert scores["adsh"] == round(adsh["map_learned"], 2)
     assert scores["float"] == round(phpq["map_float"], 2)
 
 
 def test_cells_that_are_not_run_are_left_out(finished: Finished) -> None:
     plan = finished.planned("efficiency")
-    key = plan.places["efficiency", "pq", 16, 0]
+    key = plan.cell_keys["efficiency", "pq", 16, 0]
     timed = time_searches(
-        plan, {key: finished.result.records[key]}, finished.place.store, repeats=1
+        plan, {key: finished.result.records[key]}, finished.context.store, repeats=1
     )
     assert [row["name"] for row in timed["rows"]] == ["pq"]
 
@@ -80,8 +80,8 @@ def test_hamming_search(installed: bool, monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 def kept(finished: Finished, method: str) -> KeptCodes:
-    key = finished.plan.places["table1", method, 16, 0]
-    found = finished.place.store.read_codes(key)
+    key = finished.plan.cell_keys["table1", method, 16, 0]
+    found = finished.context.store.read_codes(key)
     assert found is not None
     return found
 
@@ -89,7 +89,7 @@ def kept(finished: Finished, method: str) -> KeptCodes:
 def test_the_picture_and_its_count(finished: Finished) -> None:
     plan, records = finished.planned("top10"), finished.result.records
     dataset = open_dataset(plan.subject.source)
-    drawn = draw_top10(plan, records, finished.place.store, dataset)
+    drawn = draw_top10(plan, records, finished.context.store, dataset)
     assert drawn is not None
     data, facts = drawn
     assert (facts["bits"], facts["shown"]) == (16, 4 * 10)  # a query of each of four species
@@ -111,9 +111,9 @@ def _right_by_loop(one: KeptCodes) -> int:
 
 def test_nothing_to_draw(finished: Finished) -> None:
     plan, records = finished.planned("top10"), finished.result.records
-    assert draw_top10(plan, records, finished.place.store, None) is None
+    assert draw_top10(plan, records, finished.context.store, None) is None
     dataset = open_dataset(plan.subject.source)
-    assert draw_top10(plan, {}, finished.place.store, dataset) is None
+    assert draw_top10(plan, {}, finished.context.store, dataset) is None
 
 
 def test_queries_are_spread_over_the_classes_that_both_have(finished: Finished) -> None:

@@ -35,7 +35,7 @@ def test_cells_that_tables_share_are_planned_once(whole: GridPlan) -> None:
     assert len(set(settings)) == len(settings)
     base = plan.subject.base
     shared = {
-        plan.places[target, row, 16, 1]
+        plan.cell_keys[target, row, 16, 1]
         for target, row in (
             ("table1", "phpq"),
             ("variants", "phpq"),
@@ -56,11 +56,11 @@ def test_a_cell_has_the_same_key_in_every_table(whole: GridPlan) -> None:
 
 def test_every_place_has_a_cell_of_its_length_and_seed(whole: GridPlan) -> None:
     cells = {cell.key: cell for cell in whole.cells}
-    for (target, row, bits, seed), key in whole.places.items():
+    for (target, row, bits, seed), key in whole.cell_keys.items():
         trained = 32 if row == "phpq-float" else bits  # floats have no length
         assert (cells[key].bits, cells[key].seed) == (trained, seed), target
-    assert {seed for target, _, _, seed in whole.places if target == "efficiency"} == {1}
-    assert {bits for target, _, bits, _ in whole.places if target == "top10"} == {32}
+    assert {seed for target, _, _, seed in whole.cell_keys if target == "efficiency"} == {1}
+    assert {bits for target, _, bits, _ in whole.cell_keys if target == "top10"} == {32}
 
 
 def test_one_training_of_features_serves_all_shallow_methods() -> None:
@@ -70,7 +70,7 @@ def test_one_training_of_features_serves_all_shallow_methods() -> None:
     assert len(features) == 3  # fine-tuned for two seeds, ImageNet for all
     assert len(shallow) == 3 * 3 * 2 * 2
     for cell in shallow:
-        source, kind = features[cell.features], cell.config.method.features
+        source, kind = features[cell.start], cell.config.method.features
         assert (source.config.method.features == "imagenet") is (kind == "imagenet")
         if kind != "imagenet":
             assert source.seed == cell.seed
@@ -84,7 +84,7 @@ def test_one_fine_tuned_backbone_serves_all_that_start_from_it() -> None:
     assert {cell.config.training.epochs for cell in backbones.values()} == {2}
     trainings = [cell for cell in plan.cells if cell.kind == "training"]
     assert len(trainings) == 8
-    assert all(backbones[cell.features].seed == cell.seed for cell in trainings)
+    assert all(backbones[cell.start].seed == cell.seed for cell in trainings)
     assert [cell.kind for cell in plan.cells[:2]] == ["backbone", "backbone"]
 
 
@@ -97,7 +97,7 @@ def test_features_come_first_then_the_longest() -> None:
 
 def test_keys_read_well() -> None:
     plan = tiny_plan("variants", seeds=(7,))
-    names = {row: plan.places["variants", row, 16, 7] for row in ("phpq", "gap", "without-cl")}
+    names = {row: plan.cell_keys["variants", row, 16, 7] for row in ("phpq", "gap", "without-cl")}
     assert names["phpq"].startswith("phpq-16bits-seed7-")
     assert names["gap"].startswith("phpq-rho1_1_1-16bits-seed7-")
     assert names["without-cl"].startswith("phpq-gamma0-16bits-seed7-")
@@ -114,14 +114,14 @@ def test_keys_name_the_recipe_and_what_a_row_changes() -> None:
         "pqn-classified": "pqn-classification1-16bits-",
     }
     for row, start in starts.items():
-        assert plan.places["table1", row, 16, 7].startswith(f"{start}seed7-")
+        assert plan.cell_keys["table1", row, 16, 7].startswith(f"{start}seed7-")
 
 
 def test_the_paper_as_printed_keeps_what_the_data_set_needs_and_what_is_asked_for() -> None:
     subject = tiny_subject("quantizer.alpha=8")
     plan = tiny_plan("table1", "phpq", "phpq@paper", subject=subject)
     cells = {cell.key: cell.config for cell in plan.cells}
-    ours, theirs = (cells[plan.places["table1", row, 16, 0]] for row in ("phpq", "phpq@paper"))
+    ours, theirs = (cells[plan.cell_keys["table1", row, 16, 0]] for row in ("phpq", "phpq@paper"))
     assert theirs.quantizer.alpha == ours.quantizer.alpha == 8  # asked for
     assert theirs.data == ours.data  # of the drawn birds
     assert theirs.training.learning_rate == ours.training.learning_rate
@@ -134,9 +134,9 @@ def test_what_is_asked_for_counts_more_than_a_recipe_and_less_than_a_row() -> No
     plan = make_plan(subject, "all", bits=(16,), seeds=(0,))
     assert RECIPES["dpsh"].settings
     cells = {cell.key: cell.config for cell in plan.cells}
-    assert cells[plan.places["table1", "dpsh", 16, 0]].training.sampler == "shuffle"
-    assert cells[plan.places["kappa", "kappa-25", 16, 0]].quantizer.kappa == 25
-    assert cells[plan.places["table1", "phpq", 16, 0]].quantizer.kappa == 7
+    assert cells[plan.cell_keys["table1", "dpsh", 16, 0]].training.sampler == "shuffle"
+    assert cells[plan.cell_keys["kappa", "kappa-25", 16, 0]].quantizer.kappa == 25
+    assert cells[plan.cell_keys["table1", "phpq", 16, 0]].quantizer.kappa == 7
 
 
 def test_codes_are_kept_of_methods_with_the_first_seed(whole: GridPlan) -> None:

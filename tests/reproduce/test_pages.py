@@ -23,14 +23,14 @@ def write(finished: Finished, target: str, *, images: bool = True) -> tuple[Path
     plan = finished.planned(target)
     dataset = open_dataset(plan.subject.source) if images else None
     _, pages = write_pages(
-        plan, finished.result.records, finished.place.store, dataset=dataset, word=target
+        plan, finished.result.records, finished.context.store, dataset=dataset, name=target
     )
     return pages
 
 
 def test_everything_has_a_page(finished: Finished) -> None:
     pages = write(finished, "all")
-    folder = finished.place.store.folder
+    folder = finished.context.store.folder
     assert pages[0] == folder / "all-plumage.html"
     html = pages[0].read_text("utf-8")
     assert not re.search(r"(src|href)=.?https?:", html)  # it asks the network for nothing
@@ -45,7 +45,7 @@ def test_everything_has_a_page(finished: Finished) -> None:
         assert target == "top10" or stored_page(content, {}) == text
     table = json.loads((folder / "table1-plumage.json").read_text("utf-8"))
     ours = {row["name"]: row["cells"]["16"]["mean"] for row in table["rows"]}
-    key = finished.plan.places["table1", "phpq", 16, 0]
+    key = finished.plan.cell_keys["table1", "phpq", 16, 0]
     assert ours["phpq"] == round(finished.result.records[key]["map"], 2)
     assert f"| **{ours['phpq']:.2f}" in (folder / "table1-plumage.md").read_text("utf-8")
     curves = json.loads((folder / "pn-curves-plumage.json").read_text("utf-8"))
@@ -67,7 +67,7 @@ def test_without_images_there_is_no_picture(finished: Finished) -> None:
 
 
 def test_words_of_people(finished: Finished) -> None:
-    folder = finished.place.store.folder
+    folder = finished.context.store.folder
     notes = folder / "notes.json"
     try:
         notes.write_text('{"pqn": "It was tried with a larger margin."}', "utf-8")
@@ -83,7 +83,7 @@ def test_words_of_people(finished: Finished) -> None:
 def test_a_grid_without_a_finished_cell_has_pages_too(finished: Finished, tmp_path: Path) -> None:
     store = Store(tmp_path)
     store.prepare()
-    data, pages = write_pages(finished.planned("all"), {}, store, dataset=None, word="all")
+    data, pages = write_pages(finished.planned("all"), {}, store, dataset=None, name="all")
     assert data["table1"]["missing"]
     assert all(page.is_file() for page in pages)
 
@@ -202,14 +202,14 @@ def test_means_over_fewer_seeds_are_named() -> None:
     plan = cub_plan("table1", "dpsh", "csq", "dth", bits=(16, 32))
     records = made_up_records(plan, {"dpsh": 40.0, "csq": 75.0, "dth": 78.0})
     gone = [
-        plan.places["table1", name, bits, seed]
+        plan.cell_keys["table1", name, bits, seed]
         for name, bits, seed in (("dpsh", 16, 1), ("dpsh", 32, 1), ("csq", 32, 0), ("csq", 32, 2))
     ]
     text = notes_of(table_section(build_table(plan, "table1", without(records, gone)), {}))
     assert "Of seeds 0, 2 only, at 16, 32 bits: DPSH." in text
     assert "Of seed 1 only, at 32 bits: CSQ." in text
     assert "empty" not in text
-    gone.append(plan.places["table1", "csq", 32, 1])
+    gone.append(plan.cell_keys["table1", "csq", 32, 1])
     text = notes_of(table_section(build_table(plan, "table1", without(records, gone)), {}))
     assert "5 cells are not run yet: 1 place is empty." in text
 
@@ -220,7 +220,7 @@ def without(records: dict[str, Any], keys: list[str]) -> dict[str, Any]:
 
 def test_the_headline_has_p_at_1_and_float_search_beside_map(finished: Finished) -> None:
     _, page = write(finished, "headline")
-    key = finished.plan.places["table1", "phpq", 16, 0]
+    key = finished.plan.cell_keys["table1", "phpq", 16, 0]
     record = finished.result.records[key]
     floats = (record["map_float"], record["p1_float"])
     shown = [f"{round(value, 2):.2f}" for value in (record["precision_at"]["1"], *floats)]

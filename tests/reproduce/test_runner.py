@@ -14,11 +14,11 @@ from pathlib import Path
 import pytest
 
 import puppet_cells
-from made_up_grids import Finished, made_up_record, tiny_place, tiny_plan, tiny_subject
+from made_up_grids import Finished, made_up_record, tiny_context, tiny_plan, tiny_subject
 from phpq.reproduce import runner
 from phpq.reproduce.grid import Cell, GridPlan
 from phpq.reproduce.runner import MPS_SHARE, GridResult, Run, attempt, run_plan
-from phpq.reproduce.work import Workplace
+from phpq.reproduce.work import WorkerContext
 
 
 @pytest.fixture
@@ -30,9 +30,9 @@ def puppets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def run(plan: GridPlan, folder: Path, processes: int = 0) -> tuple[GridResult, list[str]]:
-    said: list[str] = []
-    result = run_plan(plan, tiny_place(plan, folder), processes=processes, say=said.append)
-    return result, said
+    lines: list[str] = []
+    result = run_plan(plan, tiny_context(plan, folder), processes=processes, say=lines.append)
+    return result, lines
 
 
 def told(folder: Path) -> list[list[str]]:
@@ -45,22 +45,22 @@ def test_all_cells_are_run_once(
     puppets: Path, capfd: pytest.CaptureFixture[str], processes: int
 ) -> None:
     plan = tiny_plan("table1", "phpq", "lsh", bits=(16, 32))
-    result, said = run(plan, puppets, processes)
+    result, lines = run(plan, puppets, processes)
     assert sorted(result.ran) == sorted(cell.key for cell in plan.cells)
     assert sorted(key for key, *_ in told(puppets)) == sorted(result.ran)
     assert result.cell_seconds == 2.0 * len(plan.cells)
     assert result.seconds > 0
     assert not result.failed
-    assert len(said) == len(plan.cells) + 1
+    assert len(lines) == len(plan.cells) + 1
     # This process has written down what the others found.
-    assert set(tiny_place(plan, puppets).store.read_records()) == set(result.ran)
+    assert set(tiny_context(plan, puppets).store.read_records()) == set(result.ran)
     ids = {process for _, process, *_ in told(puppets)}
     assert (ids == {str(os.getpid())}) is (processes == 0)
     assert len(ids) <= max(1, processes)
     assert os.environ["OMP_NUM_THREADS"] == "here"
     order = [key for key, *_ in told(puppets)]
     for cell in plan.cells:  # what a cell starts from was there
-        assert not cell.features or cell.features in order[: order.index(cell.key)]
+        assert not cell.start or cell.start in order[: order.index(cell.key)]
     if processes:  # libraries there got their limit before they were loaded, and stdout stays clean
         threads = str(max(1, (os.cpu_count() or 1) // processes))
         assert {threads for *_, threads in told(puppets)} == {threads}
@@ -69,13 +69,13 @@ def test_all_cells_are_run_once(
 
 def test_a_cell_that_fails_does_not_stop_the_others(puppets: Path) -> None:
     plan = tiny_plan("table1", "dpsh", "dsh", "phpq")
-    result, said = run(plan, puppets)
+    result, lines = run(plan, puppets)
     assert len(result.ran) == 2
     ((key, error),) = result.failed.items()
     assert key.startswith("dsh-")
     assert error == "ConfigError: no"
-    assert any("dsh, 16 bits, seed 0: failed" in line and "logs" in line for line in said)
-    store = tiny_place(plan, puppets).store
+    assert any("dsh, 16 bits, seed 0: failed" in line and "logs" in line for line in lines)
+    store = tiny_context(plan, puppets).store
     record = store.read_records()[key]
     assert (record["status"], record["error"]) == ("failed", error)
     assert (store.folder / "logs" / f"{key}.log").read_text() == "Traceback: no"
@@ -83,13 +83,13 @@ def test_a_cell_that_fails_does_not_stop_the_others(puppets: Path) -> None:
 
 def test_the_cell_of_a_killed_worker_is_tried_once_more(puppets: Path) -> None:
     (puppets / "deadly").write_text("phpq")
-    result, said = run(tiny_plan("table1", "dpsh", "phpq", "pqn"), puppets, processes=2)
+    result, lines = run(tiny_plan("table1", "dpsh", "phpq", "pqn"), puppets, processes=2)
     assert len(result.ran) == 3
     assert not result.failed
     # Nobody else's cell was lost.
     tried = sorted(key.partition("-")[0] for key, *_ in told(puppets))
     assert tried == ["dpsh", "phpq", "phpq", "pqn"]
-    assert sum("was killed" in line and "it is tried once more" in line for line in said) == 1
+    assert sum("was killed" in line and "it is tried once more" in line for line in lines) == 1
 
 
 def test_a_cell_that_dies_twice_has_failed(puppets: Path) -> None:
@@ -100,54 +100,54 @@ def test_a_cell_that_dies_twice_has_failed(puppets: Path) -> None:
     first, *others = (result.failed[key] for key in sorted(result.failed))
     assert first == runner.DIED
     assert others == [f"what it starts from failed: {runner.DIED}"] * 2
-    records = tiny_place(plan, puppets).store.read_records()
+    records = tiny_context(plan, puppets).store.read_records()
     assert {records[key]["status"] for key in result.failed} == {"failed"}
 
 
 def test_finished_cells_are_not_run_again(puppets: Path) -> None:
     plan = tiny_plan("table1", "dpsh", "hashnet", seeds=(1, 0))
-    place = tiny_place(plan, puppets)
+    context = tiny_context(plan, puppets)
     done = next(cell for cell in plan.cells if not cell.keep)
-    place.store.write_record(made_up_record(done, plan, 42.0))
-    result, said = run(plan, puppets)
+    context.store.write_record(made_up_record(done, plan, 42.0))
+    result, lines = run(plan, puppets)
     assert result.reused == [done.key]
     assert done.key not in [key for key, *_ in told(puppets)]
     assert result.records[done.key]["map"] == 42.0
-    assert "1 are there, 3 to run" in said[0]
+    assert "1 are there, 3 to run" in lines[0]
 
 
 def test_what_nobody_starts_from_is_not_made_again(puppets: Path) -> None:
     plan = tiny_plan("table1", "lsh", seeds=(1, 0))
-    place = tiny_place(plan, puppets)
+    context = tiny_context(plan, puppets)
     late = [cell for cell in plan.cells if cell.kind == "shallow" and cell.seed == 0]
     for cell in late:
-        place.store.write_record(made_up_record(cell, plan, 42.0))
+        context.store.write_record(made_up_record(cell, plan, 42.0))
     result, _ = run(plan, puppets)
     assert len(result.reused) == 3
     ran = {key for key in result.ran if key.startswith("features-finetuned")}
-    assert ran == {cell.features for cell in plan.cells if cell.seed == 1} - {""} - {
-        cell.features for cell in late
+    assert ran == {cell.start for cell in plan.cells if cell.seed == 1} - {""} - {
+        cell.start for cell in late
     }
 
 
 def test_without_faiss_some_cells_are_left(puppets: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(runner, "find_spec", lambda name: None)
     plan = tiny_plan("table1", "lsh", "opq", "phpq")
-    result, said = run(plan, puppets)
+    result, lines = run(plan, puppets)
     assert {key.partition("-")[0] for key in result.left} == {"opq"}
     assert not result.failed
     assert len(result.ran) == len(plan.cells) - 3  # one for each kind of features
-    assert "3 left for later (faiss is not installed here" in said[0]
+    assert "3 left for later (faiss is not installed here" in lines[0]
 
 
 def test_images_that_cannot_be_decoded(puppets: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def fail(cells: list[Cell], place: Workplace) -> None:
+    def fail(cells: list[Cell], context: WorkerContext) -> None:
         assert {cell.kind for cell in cells} == {"features"}  # fitting needs no images
         raise OSError("no disk")
 
     monkeypatch.setattr(runner, "decode_once", fail)
-    result, said = run(tiny_plan("table1", "lsh"), puppets)
-    assert said[1] == "decoding failed: OSError: no disk"
+    result, lines = run(tiny_plan("table1", "lsh"), puppets)
+    assert lines[1] == "decoding failed: OSError: no disk"
     assert len(result.ran) == 5  # each cell shows by itself what it can do
 
 
@@ -169,7 +169,7 @@ def wait_until(true: Callable[[], bool]) -> None:
 def test_ctrl_c_keeps_what_is_done(puppets: Path) -> None:
     (puppets / "hold-phpq").touch()  # this one never ends by itself
     plan = tiny_plan("table1", "dpsh", "hashnet", "phpq")
-    place = tiny_place(plan, puppets)
+    context = tiny_context(plan, puppets)
 
     def interrupt(line: str) -> None:
         if "[2/3]" in line:
@@ -177,8 +177,8 @@ def test_ctrl_c_keeps_what_is_done(puppets: Path) -> None:
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        run_plan(plan, place, processes=2, say=interrupt)
-    assert len(place.store.read_records()) == 2
+        run_plan(plan, context, processes=2, say=interrupt)
+    assert len(context.store.read_records()) == 2
     assert not any(is_alive(process) for _, process, *_ in told(puppets))
 
 
@@ -189,12 +189,12 @@ def test_workers_end_with_a_killed_parent(puppets: Path) -> None:
 import sys; sys.path[:0] = {sys.path!r}
 from pathlib import Path
 import puppet_cells
-from made_up_grids import tiny_place, tiny_plan
+from made_up_grids import tiny_context, tiny_plan
 from phpq.reproduce import runner
 if __name__ == "__main__":
     runner.attempt, runner.load_libraries = puppet_cells.attempt, puppet_cells.load_nothing
     plan = tiny_plan("table1", "phpq")
-    runner.run_plan(plan, tiny_place(plan, Path({str(puppets)!r})), processes=1, say=print)
+    runner.run_plan(plan, tiny_context(plan, Path({str(puppets)!r})), processes=1, say=print)
 """
     script = puppets / "script.py"
     script.write_text(code)
@@ -208,7 +208,7 @@ if __name__ == "__main__":
 
 def test_in_this_process(finished: Finished) -> None:
     assert sorted(finished.result.ran) == sorted(cell.key for cell in finished.plan.cells)
-    again = run_plan(finished.plan, finished.place, processes=0, say=lambda text: None)
+    again = run_plan(finished.plan, finished.context, processes=0, say=lambda text: None)
     assert again.ran == []
     assert again.records == finished.result.records
 
@@ -228,10 +228,10 @@ def test_real_workers_do_the_same_as_this_process(
 
 def test_a_failing_cell_is_an_answer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     plan = tiny_plan("table1", "orthohash", subject=tiny_subject("model.backbone=no_such_net"))
-    place = tiny_place(plan, tmp_path)
-    answer = attempt(plan.cells[0], place)
+    context = tiny_context(plan, tmp_path)
+    answer = attempt(plan.cells[0], context)
     assert "no_such_net" in answer["error"]
-    assert answer["again"] is False
+    assert answer["retry"] is False
     assert "Traceback" in answer["log"]
 
     class CompilerError(Exception):
@@ -243,7 +243,7 @@ def test_a_failing_cell_is_an_answer(tmp_path: Path, monkeypatch: pytest.MonkeyP
             raise error
 
         monkeypatch.setattr(runner, "run_cell", fail)
-        assert attempt(plan.cells[0], place)["again"] is True
+        assert attempt(plan.cells[0], context)["retry"] is True
 
 
 @pytest.mark.parametrize(
@@ -273,8 +273,8 @@ def gpu(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def compiling(plan: GridPlan, folder: Path, device: str = "cuda") -> Run:
-    place = replace(tiny_place(plan, folder), device=device)
-    return Run(plan.cells, place, GridResult(plan, folder, {}, []), say=print)
+    context = replace(tiny_context(plan, folder), device=device)
+    return Run(plan.cells, context, GridResult(plan, folder, {}, []), say=print)
 
 
 @pytest.mark.usefixtures("gpu")
@@ -288,7 +288,7 @@ def test_the_first_cell_of_a_method_compiles_for_the_later_ones(tmp_path: Path) 
     assert rule.compiles(other)
     rule.result.records[first.key] = {}
     assert rule.compiles(second)
-    rule.tried.add(second.key)  # a second try does without
+    rule.retried.add(second.key)  # a second try does without
     assert not rule.compiles(second)
 
 

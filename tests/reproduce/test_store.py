@@ -151,7 +151,7 @@ def test_damage_is_named(store: Store) -> None:
     ],
 )
 def test_kept_codes(finished: Finished, method: str, binary: bool, norm: str | None) -> None:
-    kept = finished.place.store.read_codes(finished.plan.places["table1", method, 16, 0])
+    kept = finished.context.store.read_codes(finished.plan.cell_keys["table1", method, 16, 0])
     assert kept is not None
     assert kept.binary is binary
     assert kept.codebooks.bits == 16
@@ -164,8 +164,8 @@ def test_kept_codes(finished: Finished, method: str, binary: bool, norm: str | N
 
 def test_a_cell_that_kept_no_codes(finished: Finished) -> None:
     plan = finished.planned("kappa")
-    key = plan.places["kappa", "kappa-25", 16, 0]
-    assert finished.place.store.read_codes(key) is None
+    key = plan.cell_keys["kappa", "kappa-25", 16, 0]
+    assert finished.context.store.read_codes(key) is None
 
 
 def test_the_manifest(store: Store, tmp_path: Path) -> None:

@@ -49,7 +49,7 @@ def test_who_is_best() -> None:
 def test_what_is_missing_leaves_gaps() -> None:
     plan = cub_plan("table1", "dpsh", "dth")
     records = made_up_records(plan, {"dpsh": 40.0})
-    del records[plan.places["table1", "dpsh", 16, 1]]
+    del records[plan.cell_keys["table1", "dpsh", 16, 1]]
     table = build_table(plan, "table1", records)
     assert len(table["missing"]) == 4
     rows = {row["name"]: row["cells"]["16"] for row in table["rows"]}
@@ -92,7 +92,7 @@ def test_reconstructions_say_so() -> None:
 def test_variants_gain_or_lose_against_the_base() -> None:
     plan = cub_plan("variants")
     records = made_up_records(plan, {"phpq": 76.0, "gap": 75.5})
-    del records[plan.places["variants", "phpq", 16, 2]]  # only seeds that both have count
+    del records[plan.cell_keys["variants", "phpq", 16, 2]]  # only seeds that both have count
     rows = {
         row["name"]: row["cells"]["16"] for row in build_table(plan, "variants", records)["rows"]
     }
@@ -141,7 +141,7 @@ def test_gains_have_the_deviation_of_paired_differences() -> None:
     plan = cub_plan("variants")
     records = made_up_records(plan, {"phpq": 76.0, "gap": 70.0})
     for seed, score in enumerate((70.0, 72.0, 71.0)):  # the base: 76, 77, 78
-        records[plan.places["variants", "gap", 16, seed]]["map"] = score
+        records[plan.cell_keys["variants", "gap", 16, seed]]["map"] = score
     cell = next(
         row["cells"]["16"]
         for row in build_table(plan, "variants", records)["rows"]
@@ -157,7 +157,7 @@ def test_claims_are_judged_seed_by_seed() -> None:
     # Every seed gains the same over GAP and loses the same to the last layer; GMP goes both ways.
     for seed, score in enumerate((75.0, 78.0, 79.0)):
         for bits in (16, 32):
-            records[plan.places["variants", "gmp", bits, seed]]["map"] = score
+            records[plan.cell_keys["variants", "gmp", bits, seed]]["map"] = score
     table = build_table(plan, "variants", records)
     found = {one["claim"]: one for one in table["claims"]}
     assert len(found) == len(table["claims"]) == 6
@@ -166,9 +166,9 @@ def test_claims_are_judged_seed_by_seed() -> None:
         "over the last layer alone": ("refuted", -1.0, 0.0, 1.8),
         "over GMP": ("undecided", -0.33, 0.67, 2.21),
     }
-    for name, (said, gain, error, theirs) in expected.items():
+    for name, (judged, gain, error, theirs) in expected.items():
         one = found[f"the pyramid with hybrid pooling helps ({name})"]
-        assert (one["verdict"], one["gain"], one["error"]) == (said, gain, error)
+        assert (one["verdict"], one["gain"], one["error"]) == (judged, gain, error)
         assert one["paper_gain"] == pytest.approx(theirs, abs=0.08)
         assert one["seeds"] == ["0", "1", "2"]
     assert found["partial attention helps"]["verdict"] == "undecided"
@@ -204,7 +204,7 @@ def test_a_claim_that_the_paper_does_not_make_of_a_data_set_is_left_out() -> Non
 
 def test_float_rows_are_of_one_training_for_all_lengths() -> None:
     plan = cub_plan("table1", "phpq", "phpq-float", bits=(16, 32))
-    keys = {plan.places["table1", "phpq-float", bits, 0] for bits in (16, 32)}
+    keys = {plan.cell_keys["table1", "phpq-float", bits, 0] for bits in (16, 32)}
     assert len(keys) == 1
     records = made_up_records(plan, {"phpq-float": 3.0, "phpq": 78.0})
     records[keys.pop()] |= {"map_float": 77.0, "p1_float": 79.0}

@@ -9,7 +9,7 @@ import torch
 
 from phpq.config import override
 from phpq.training import Trainer
-from phpq.training.choice import FEW, Cost, best_choice, measure_choices
+from phpq.training.choice import SAMPLE_IMAGES, Cost, best_choice, measure_choices
 from phpq.training.loop import EpochResult
 from tiny_runs import tiny_birds, tiny_config
 
@@ -30,8 +30,10 @@ def test_costs_grow_with_epochs_and_images(monkeypatch: pytest.MonkeyPatch) -> N
     normal = Trainer.train_epoch
 
     def timed(self: Trainer, epoch: int) -> EpochResult:
-        assert len(self.labels) == FEW
-        return dataclasses.replace(normal(self, epoch), seconds=FEW * 0.5)  # half a second each
+        assert len(self.labels) == SAMPLE_IMAGES
+        return dataclasses.replace(
+            normal(self, epoch), seconds=SAMPLE_IMAGES * 0.5
+        )  # half a second each
 
     monkeypatch.setattr(Trainer, "train_epoch", timed)
     settings = {

@@ -172,14 +172,14 @@ def test_a_process_that_dies_does_not_leave_the_others_waiting() -> None:
 @pytest.mark.parametrize("size", [1, 2, 4])
 def test_parts_make_up_the_batch(size: int) -> None:
     batch = list(range(8))
-    parts = [batch[member(rank, size).part(8)] for rank in range(size)]
+    parts = [batch[member(rank, size).batch_slice(8)] for rank in range(size)]
     assert list(itertools.chain(*parts)) == batch
     assert {len(part) for part in parts} == {8 // size}
 
 
 def test_an_indivisible_batch_is_refused() -> None:
     with pytest.raises(ConfigError, match=r"batch_size=10 cannot be shared equally by 4"):
-        member(0, 4).part(10)
+        member(0, 4).batch_slice(10)
 
 
 @pytest.mark.parametrize("count", [1, 2, 5, 9])

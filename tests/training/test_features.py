@@ -1,4 +1,4 @@
-"""Training on kept rows equals training on rows made on the way; a cache is whole, or made anew."""
+"""Training on cached features equals training without a cache; a damaged file is made anew."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ from phpq.data.batches import Views, draw_augmentations
 from phpq.errors import ConfigError, DataError
 from phpq.evaluation.history import METRICS
 from phpq.model import build_method, load
-from phpq.model.cut import Cut, cut_network
+from phpq.model.frozen import FrozenPart, freeze_network
 from phpq.model.weights import read_tensors
 from phpq.training import Reporter, Trainer, train_run
 from phpq.training.distributed import Group
 from phpq.training.features import (
-    MappedRows,
-    StoredViews,
-    choose_rows,
-    images_to_pass,
+    FeatureViews,
+    MappedFeatures,
+    count_uncached,
     load_features,
+    select_features,
 )
 from tiny_runs import CLASSES, SIDE, tiny_birds, tiny_config
 
@@ -50,23 +50,23 @@ def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def passed(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """The number of images of each batch that passed a stem."""
+def computed(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """The number of images of each batch that went through the frozen part."""
     counts: list[int] = []
-    normal = Cut.stem
+    normal = FrozenPart.features
 
-    def counted(self: Cut, images: torch.Tensor) -> torch.Tensor:
+    def counted(self: FrozenPart, images: torch.Tensor) -> torch.Tensor:
         if images.ndim == 4:
             counts.append(len(images))
         return normal(self, images)
 
-    monkeypatch.setattr(Cut, "stem", counted)
+    monkeypatch.setattr(FrozenPart, "features", counted)
     return counts
 
 
-def cut_one(config: RunConfig) -> Cut:
+def frozen_part(config: RunConfig) -> FrozenPart:
     torch.manual_seed(0)
-    return cut_network(build_method(config, CLASSES), config)
+    return freeze_network(build_method(config, CLASSES), config)
 
 
 def results(folder: Path) -> tuple[list[dict[str, object]], dict[str, torch.Tensor]]:
@@ -88,15 +88,15 @@ def assert_same(folder: Path, other: Path) -> None:
 
 @pytest.mark.parametrize("part", ["head", "last"])
 def test_training_from_a_cache_equals_training_without(
-    birds: Dataset, tmp_path: Path, passed: list[int], part: str
+    birds: Dataset, tmp_path: Path, computed: list[int], part: str
 ) -> None:
     config = tiny_config(f"training.trainable={part}", *NOISY)
     train_run(birds, config, tmp_path / "plain", device="cpu")
-    assert sum(passed) == 24 + 8
+    assert sum(computed) == 24 + 8
     for run in ("filling", "filled"):
-        passed.clear()
+        computed.clear()
         train_run(birds, config, tmp_path / run, device="cpu", cache=tmp_path / "cache")
-        assert sum(passed) == (32 if run == "filling" else 0)
+        assert sum(computed) == (32 if run == "filling" else 0)
         assert_same(tmp_path / "plain", tmp_path / run)
 
 
@@ -125,25 +125,30 @@ def test_learned_views_are_boxes_of_the_map_or_noisy_features() -> None:
     generator = np.random.default_rng(0)
     drawn = torch.from_numpy(draw_augmentations(generator, 4, tiny_config().data))
     config = tiny_config("training.trainable=last", "data.crop_size=16")
-    cut = cut_one(config)
-    rows = cut.stem(torch.rand(4, 3, SIDE, SIDE))
-    views = StoredViews(config.data, cut, None)
-    assert views.train(rows, drawn).shape == (4, cut.lengths[1])
-    assert cut.lengths[1] < cut.lengths[0]
+    frozen = frozen_part(config)
+    features = frozen.features(torch.rand(4, 3, SIDE, SIDE))
+    views = FeatureViews(config.data, frozen, None)
+    assert views.train(features, drawn).shape == (4, frozen.feature_dims[1])
+    assert frozen.feature_dims[1] < frozen.feature_dims[0]
     # The whole box, not mirrored, in its own size is the map itself.
     whole = torch.tensor([[0.5, 0.5, 1, 1, 1, 1, 1, 1.0]]).expand(4, -1)
-    same = cut_one(tiny_config("training.trainable=last"))
+    same = frozen_part(tiny_config("training.trainable=last"))
     torch.testing.assert_close(
-        StoredViews(config.data, same, None).train(rows, whole), rows.float(), atol=1e-3, rtol=1e-3
+        FeatureViews(config.data, same, None).train(features, whole),
+        features.float(),
+        atol=1e-3,
+        rtol=1e-3,
     )
-    cut = cut_one(tiny_config("training.trainable=head"))
-    rows = cut.stem(torch.rand(4, 3, SIDE, SIDE))
-    assert torch.equal(StoredViews(config.data, cut, None).train(rows, drawn), rows.float())
-    deviation = torch.zeros(rows.shape[1])
+    frozen = frozen_part(tiny_config("training.trainable=head"))
+    features = frozen.features(torch.rand(4, 3, SIDE, SIDE))
+    assert torch.equal(
+        FeatureViews(config.data, frozen, None).train(features, drawn), features.float()
+    )
+    deviation = torch.zeros(features.shape[1])
     deviation[0] = 3.0
-    noisy = StoredViews(config.data, cut, deviation).train(rows, drawn)
-    assert torch.equal(noisy[:, 1:], rows[:, 1:].float())
-    assert (noisy[:, 0] != rows[:, 0]).all()
+    noisy = FeatureViews(config.data, frozen, deviation).train(features, drawn)
+    assert torch.equal(noisy[:, 1:], features[:, 1:].float())
+    assert (noisy[:, 0] != features[:, 0]).all()
 
 
 class Kill(BaseException):
@@ -151,40 +156,40 @@ class Kill(BaseException):
 
 
 def test_a_kill_costs_a_block_and_damage_no_more_than_that(
-    birds: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, passed: list[int]
+    birds: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, computed: list[int]
 ) -> None:
     config, cache = tiny_config("training.trainable=head"), tmp_path / "cache"
-    cut = cut_one(config)
-    counted = Cut.stem
+    frozen = frozen_part(config)
+    counted = FrozenPart.features
 
-    def killed(self: Cut, images: torch.Tensor) -> torch.Tensor:
-        if sum(passed) >= 14:
+    def killed(self: FrozenPart, images: torch.Tensor) -> torch.Tensor:
+        if sum(computed) >= 14:
             raise Kill
         return counted(self, images)
 
-    monkeypatch.setattr(Cut, "stem", killed)
+    monkeypatch.setattr(FrozenPart, "features", killed)
     with pytest.raises(Kill):
-        load_features(birds, config, cut, reporter=Reporter(), cache=cache)
+        load_features(birds, config, frozen, reporter=Reporter(), cache=cache)
     assert len(list(cache.glob("*.npy"))) == 1
-    monkeypatch.setattr(Cut, "stem", counted)
-    passed.clear()
-    pixels = load_features(birds, config, cut, reporter=Reporter(), cache=cache)
-    assert sum(passed) == 32 - 10
-    rows = pixels.train_pixels[:].copy()
+    monkeypatch.setattr(FrozenPart, "features", counted)
+    computed.clear()
+    pixels = load_features(birds, config, frozen, reporter=Reporter(), cache=cache)
+    assert sum(computed) == 32 - 10
+    features = pixels.train_pixels[:].copy()
     damaged = sorted(cache.glob("*train*-head-10.*.npy"))[0]
     content = bytearray(damaged.read_bytes())
     content[-3] ^= 64
     damaged.write_bytes(content)
-    passed.clear()
-    again = load_features(birds, config, cut, reporter=Reporter(), cache=cache)
-    assert sum(passed) == 10
-    np.testing.assert_array_equal(again.train_pixels[:], rows)
-    # Other weights are other rows.
+    computed.clear()
+    again = load_features(birds, config, frozen, reporter=Reporter(), cache=cache)
+    assert sum(computed) == 10
+    np.testing.assert_array_equal(again.train_pixels[:], features)
+    # Other weights are other features.
     torch.manual_seed(1)
-    other = cut_network(build_method(config, CLASSES), config)
-    passed.clear()
+    other = freeze_network(build_method(config, CLASSES), config)
+    computed.clear()
     load_features(birds, config, other, reporter=Reporter(), cache=cache)
-    assert sum(passed) == 32
+    assert sum(computed) == 32
 
 
 def test_a_full_disk_is_a_clear_error(
@@ -196,7 +201,7 @@ def test_a_full_disk_is_a_clear_error(
     monkeypatch.setattr(os, "posix_fallocate", full, raising=False)
     config = tiny_config("training.trainable=head")
     with pytest.raises(DataError, match=r"No space left on device \(0 MB are needed\). Make room"):
-        load_features(birds, config, cut_one(config), reporter=Reporter(), cache=tmp_path / "c")
+        load_features(birds, config, frozen_part(config), reporter=Reporter(), cache=tmp_path / "c")
     assert list((tmp_path / "c").iterdir()) == []
 
 
@@ -207,13 +212,15 @@ def test_bad_images_are_left_out_and_remembered(tmp_path: Path) -> None:
     assert path is not None
     path.write_bytes(b"no picture")
     config = tiny_config("training.trainable=head")
-    cut = cut_one(config)
+    frozen = frozen_part(config)
     for _ in range(2):
-        found = load_features(birds, config, cut, reporter=Reporter(), cache=tmp_path / "cache")
+        found = load_features(birds, config, frozen, reporter=Reporter(), cache=tmp_path / "cache")
         assert len(found.train) == len(found.train_pixels) == 23
         assert birds.train.ids[12] not in found.train.ids
     # In the order of the images that are left.
-    expected = cut.stem(Views(config.data).encode(torch.from_numpy(squares(birds, config, 13))))
+    expected = frozen.features(
+        Views(config.data).encode(torch.from_numpy(squares(birds, config, 13)))
+    )
     np.testing.assert_allclose(found.train_pixels[12:13], expected, atol=2e-3)
 
 
@@ -223,13 +230,13 @@ def squares(birds: Dataset, config: RunConfig, row: int) -> np.ndarray:
     return decode_square(path, config.data)[None]
 
 
-def test_rows_are_found_across_blocks() -> None:
+def test_features_are_found_across_blocks() -> None:
     blocks = [np.full((n, 2), i, np.float16) for i, n in enumerate((3, 1, 4))]
-    rows = MappedRows(blocks, CPU)
-    assert len(rows) == 8
-    assert rows[np.array([7, 0, 3, 2])][:, 0].tolist() == [2, 0, 1, 0]
-    assert rows[2:5][:, 0].tolist() == [0, 1, 2]
-    [batch] = rows.batches(np.array([[0, 3, 4]]))
+    features = MappedFeatures(blocks, CPU)
+    assert len(features) == 8
+    assert features[np.array([7, 0, 3, 2])][:, 0].tolist() == [2, 0, 1, 0]
+    assert features[2:5][:, 0].tolist() == [0, 1, 2]
+    [batch] = features.batches(np.array([[0, 3, 4]]))
     assert batch[:, 0].tolist() == [0, 1, 2]
 
 
@@ -239,17 +246,17 @@ def test_several_processes_are_refused() -> None:
         Trainer(tiny_birds(), config, device=CPU, reporter=Reporter(), group=Group(size=2))
 
 
-def test_rows_in_the_cache_need_not_pass_again_and_some_can_be_chosen(
+def test_cached_features_are_not_computed_again_and_some_can_be_selected(
     birds: Dataset, tmp_path: Path
 ) -> None:
     config = tiny_config("training.trainable=head")
-    cut = cut_network(build_method(config, CLASSES), config)
-    assert images_to_pass(birds, config, cut, tmp_path) == len(birds.train) + len(birds.test)
-    pixels = load_features(birds, config, cut, reporter=Reporter(), cache=tmp_path)
-    assert images_to_pass(birds, config, cut, tmp_path) == 0
-    assert images_to_pass(birds, config, cut, None) == len(birds.train) + len(birds.test)
+    frozen = freeze_network(build_method(config, CLASSES), config)
+    assert count_uncached(birds, config, frozen, tmp_path) == len(birds.train) + len(birds.test)
+    pixels = load_features(birds, config, frozen, reporter=Reporter(), cache=tmp_path)
+    assert count_uncached(birds, config, frozen, tmp_path) == 0
+    assert count_uncached(birds, config, frozen, None) == len(birds.train) + len(birds.test)
     train, test = (np.flatnonzero(part.labels < 2) for part in (birds.train, birds.test))
-    some = choose_rows(pixels, config, cut, train=train, test=test, classes=2)
+    some = select_features(pixels, config, frozen, train=train, test=test, classes=2)
     assert some.train.class_names == birds.class_names[:2]
     assert some.train.ids == tuple(birds.train.ids[row] for row in train)
     np.testing.assert_array_equal(some.train_pixels[:], pixels.train_pixels[train])

@@ -1,8 +1,8 @@
 """What a person decides on a finding: keep, relabel, delete, merge; each can be undone.
 
-A decision is one change of the gallery, made with what changes labels and images elsewhere. What it
-takes away is written down before it goes, in the folder `audit` of the gallery; the last decision
-is the first to be undone. Nothing is deleted without a yes.
+A decision is one change of the gallery. Before it is made, it is recorded in the folder `audit` of
+the gallery, together with rows that it deletes. Decisions are undone from the last one backwards.
+Nothing is deleted without `yes`.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import numpy as np
 import pyarrow as pa
 
 from phpq.audit.report import HOME
-from phpq.audit.rows import store_of
+from phpq.audit.rows import open_store
 from phpq.errors import ConfigError, DataError, UnknownNameError
 from phpq.files import read_json, write_bytes, write_json
 from phpq.gallery.folder import writing
@@ -34,15 +34,15 @@ ACTIONS: tuple[Action, ...] = ("keep", "relabel", "delete", "merge", "merge labe
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Decision:
-    """One decision, as it is written down."""
+    """One decision, as it is recorded."""
 
     number: int  # from 1, in the order they were made
     key: str  # of the finding
     action: Action
     ids: tuple[str, ...]  # images that it changed
     label: str | None = None  # the new one
-    had: tuple[str | None, ...] = ()  # labels of the ids before
-    rows: str = ""  # the file of what was deleted
+    had: tuple[str | None, ...] = ()  # earlier labels of the ids
+    rows: str = ""  # the file of deleted rows
     made: str = ""  # time in UTC, ISO 8601
 
     def to_dict(self) -> dict[str, Any]:
@@ -51,7 +51,7 @@ class Decision:
 
 
 def list_decisions(folder: Path) -> list[Decision]:
-    """Return what was decided and not undone, the oldest first."""
+    """Return the decisions that were not undone, oldest first."""
     path = folder / HOME / DECISIONS
     if not path.is_file():
         return []
@@ -72,7 +72,7 @@ def decide(
     old_label: str | None = None,
     yes: bool = False,
 ) -> Decision:
-    """Carry a decision on a finding out, in one commit.
+    """Carry out a decision on a finding, in one commit.
 
     Args:
         gallery: Its folder, or the opened store.
@@ -86,33 +86,35 @@ def decide(
         old_label: Of "merge labels".
         yes: Must be given for what deletes.
     """
-    store, names = store_of(gallery), tuple(dict.fromkeys(ids))
+    store, names = open_store(gallery), tuple(dict.fromkeys(ids))
     _check(action, names, label, old_label, yes=yes)
     with writing(store.folder, timeout=store.lock_timeout, lock_file=_LOCK):
         past = list_decisions(store.folder)
         number = past[-1].number + 1 if past else 1
         made = datetime.now(UTC).isoformat(timespec="seconds")
-        told = Decision(number=number, key=key, action=action, ids=names, label=label, made=made)
+        decision = Decision(
+            number=number, key=key, action=action, ids=names, label=label, made=made
+        )
         store.refresh()
         if action == "merge labels":
-            return _merge_labels(store, past, told, str(old_label))
+            return _merge_labels(store, past, decision, str(old_label))
         if action == "keep":
-            return _noted(store.folder, past, told)
+            return _save(store.folder, past, decision)
         found = store.find(names)
         for name in names:
             if name not in found:
                 raise store.unknown(name)
-        told = replace(told, had=tuple(found[name].label for name in names))
+        decision = replace(decision, had=tuple(found[name].label for name in names))
         if action == "relabel":
-            told = _noted(store.folder, past, told)
+            decision = _save(store.folder, past, decision)
             relabel(store, names, label)
-            return told
-        return _take_out(store, past, told)
+            return decision
+        return _delete_images(store, past, decision)
 
 
 def undo(gallery: GalleryStore | str | Path) -> Decision:
     """Undo the last decision, in one commit or two; returns it. A `DataError` if it cannot be."""
-    store = store_of(gallery)
+    store = open_store(gallery)
     with writing(store.folder, timeout=store.lock_timeout, lock_file=_LOCK):
         past = list_decisions(store.folder)
         if not past:
@@ -120,9 +122,9 @@ def undo(gallery: GalleryStore | str | Path) -> Decision:
         last = past[-1]
         store.refresh()
         if last.rows:
-            _put_back(store, last)
+            _restore_images(store, last)
         if last.action != "keep":
-            _label_as_before(store, last)
+            _restore_labels(store, last)
         _write(store.folder, past[:-1])
         if last.rows:
             (store.folder / HOME / last.rows).unlink(missing_ok=True)
@@ -152,14 +154,14 @@ def _check(
         )
 
 
-def _take_out(store: GalleryStore, past: list[Decision], told: Decision) -> Decision:
-    """Delete images, once they are written down; of a merge the first stays."""
-    merge = told.action == "merge"
-    gone = told.ids[1:] if merge else told.ids
-    label = told.had[0]
+def _delete_images(store: GalleryStore, past: list[Decision], decision: Decision) -> Decision:
+    """Delete images, after their rows are recorded; of a merge the first stays."""
+    merge = decision.action == "merge"
+    gone = decision.ids[1:] if merge else decision.ids
+    label = decision.had[0]
     if merge and label is None:
-        label = next((name for name in told.had if name is not None), None)
-    rows = f"{told.number}.arrow"
+        label = next((name for name in decision.had if name is not None), None)
+    rows = f"{decision.number}.arrow"
     listed = ",".join(map(str, store.numbers_of(gone).tolist()))
     table = store.dataset.to_table(filter=f"row IN ({listed})")
     sink = pa.BufferOutputStream()
@@ -169,15 +171,17 @@ def _take_out(store: GalleryStore, past: list[Decision], told: Decision) -> Deci
         file.write_table(table.replace_schema_metadata(about))
     (store.folder / HOME).mkdir(exist_ok=True)
     write_bytes(store.folder / HOME / rows, sink.getvalue().to_pybytes())
-    told = _noted(store.folder, past, replace(told, rows=rows, label=label if merge else None))
-    if merge and label != told.had[0]:
-        relabel(store, told.ids[:1], label)
+    decision = _save(
+        store.folder, past, replace(decision, rows=rows, label=label if merge else None)
+    )
+    if merge and label != decision.had[0]:
+        relabel(store, decision.ids[:1], label)
     store.delete(gone)
-    return told
+    return decision
 
 
-def _put_back(store: GalleryStore, last: Decision) -> None:
-    """Put deleted images back as the last rows, with codes of the newest version."""
+def _restore_images(store: GalleryStore, last: Decision) -> None:
+    """Append deleted images again, with codes of the newest version."""
     path = store.folder / HOME / last.rows
     try:
         with pa.ipc.open_file(path) as file:
@@ -201,7 +205,7 @@ def _put_back(store: GalleryStore, last: Decision) -> None:
     records = [
         record if same else replace(record, code=np.empty(0, np.uint8))
         for record in _records(store, table if same else _without_codes(store, table))
-        if record.id not in there  # somebody may have added it again, or the delete never happened
+        if record.id not in there  # added again meanwhile, or never deleted
     ]
     if manifest.owns_codebooks:
         store.put(records, finish=lambda each: code_records(store, each, store))
@@ -210,14 +214,14 @@ def _put_back(store: GalleryStore, last: Decision) -> None:
 
 
 def _without_codes(store: GalleryStore, table: Any) -> Any:
-    """Return a table whose codes are empty, of the length that codes have now."""
+    """Return a table with codes of zeros, of the length that codes have now."""
     width = store.manifest.num_codebooks
     codes = pa.FixedSizeListArray.from_arrays(np.zeros(table.num_rows * width, np.uint8), width)
     return table.set_column(table.schema.get_field_index("code"), "code", codes)
 
 
 def _records(store: GalleryStore, table: Any) -> list[Record]:
-    """Turn rows that were written down into records; columns that came since are empty."""
+    """Turn recorded rows into records; columns that were added since are empty."""
     names = set(table.column_names)
     for name in store.metadata_columns:
         if name not in names:
@@ -226,8 +230,8 @@ def _records(store: GalleryStore, table: Any) -> list[Record]:
     return store.records(table)
 
 
-def _label_as_before(store: GalleryStore, last: Decision) -> None:
-    """Give images the labels that they had; those that are gone meanwhile are left out."""
+def _restore_labels(store: GalleryStore, last: Decision) -> None:
+    """Give images their earlier labels, except for those that were deleted meanwhile."""
     there = store.find(last.ids)
     by_label: dict[str | None, list[str]] = {}
     for name, label in zip(last.ids, last.had, strict=True):
@@ -237,21 +241,23 @@ def _label_as_before(store: GalleryStore, last: Decision) -> None:
         relabel(store, names, label)
 
 
-def _merge_labels(store: GalleryStore, past: list[Decision], told: Decision, old: str) -> Decision:
+def _merge_labels(
+    store: GalleryStore, past: list[Decision], decision: Decision, old: str
+) -> Decision:
     table = store.dataset.to_table(columns=["id", "label"])
     pairs = zip(table["id"].to_pylist(), table["label"].to_pylist(), strict=True)
     ids = tuple(name for name, label in pairs if label == old)
     if not ids:
         raise UnknownNameError(f"No image of the gallery has the label {old!r}.")
-    told = _noted(store.folder, past, replace(told, ids=ids, had=(old,) * len(ids)))
-    rename_labels(store, {old: str(told.label)})
-    return told
+    decision = _save(store.folder, past, replace(decision, ids=ids, had=(old,) * len(ids)))
+    rename_labels(store, {old: str(decision.label)})
+    return decision
 
 
-def _noted(folder: Path, past: list[Decision], told: Decision) -> Decision:
-    """Write a decision down before the gallery changes; to undo what never happened is no harm."""
-    _write(folder, [*past, told])
-    return told
+def _save(folder: Path, past: list[Decision], decision: Decision) -> Decision:
+    """Record a decision before it is made: undoing one that never happened is harmless."""
+    _write(folder, [*past, decision])
+    return decision
 
 
 def _write(folder: Path, content: list[Decision]) -> None:
@@ -260,7 +266,7 @@ def _write(folder: Path, content: list[Decision]) -> None:
 
 
 def left_open(report: Mapping[str, Any], past: Sequence[Decision]) -> dict[str, Any]:
-    """Return a report without what was decided, and without images that a decision deleted."""
+    """Return a report without findings that were decided, and without deleted images."""
     decided = {each.key for each in past}
     gone = {
         name

@@ -1,7 +1,7 @@
 """A gallery in, what a person should look at out: copies, labels, outliers, what to label next.
 
-Vectors are kept embeddings where there are some, else the images are embedded again, else codes of
-the model tell; what cannot be told is said. Nothing in the gallery is changed here.
+Images are compared by kept embeddings; without any, they are embedded again, and images that are
+gone are decoded from their codes. The notes of an audit list its limits. Nothing is changed.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ import numpy as np
 from PIL import Image
 
 from phpq.additive.codebooks import number_labels, unit_rows
-from phpq.audit.copies import Grey, grey_copy, grouped, is_copy, near_pairs, nearest
-from phpq.audit.labels import LEAST_ROWS, Doubts, doubt_labels
-from phpq.audit.rows import Rows, as_before_labels, read_rows, store_of, whitening_of
+from phpq.audit.copies import Grey, connected_groups, grey_copy, is_copy, near_pairs, nearest
+from phpq.audit.labels import LEAST_ROWS, LabelErrors, find_label_errors
+from phpq.audit.rows import Rows, open_store, read_rows, read_whitening, undo_whitening
 from phpq.codes import FloatArray, IntArray
 from phpq.data.decode import read_ahead, read_image
 from phpq.data.places import content_hash, origin_at
@@ -35,12 +35,12 @@ if TYPE_CHECKING:
     from phpq.model import Model
 
 HOME, REPORT = "audit", "report.json"  # in the folder of the gallery
-MOST_SCORES = 400_000_000  # of labels: rows times classes
-SHOWN = 50  # outliers, images to label and pairs of classes at most
-_OUTLYING = 4.0  # deviations below the median nearness
-_ASKED, _HITS = 2000, 5  # images that ask their own gallery, and hits of each
-_CONFUSED = 0.1  # share of hits of two labels that are the other's
-_DRAFT = 192  # pixels that a JPEG is decoded to at least
+MAX_SCORES = 400_000_000  # rows times classes for which labels are judged
+SHOWN = 50  # most outliers, images to label, and pairs of classes
+_OUTLIER_DEVIATIONS = 4.0  # below the median nearness
+_QUERIES, _HITS = 2000, 5  # of the search for confused classes, and hits per query
+_CONFUSED_SHARE = 0.1  # least share of the hits of two labels that have the other one
+_DRAFT = 192  # least side in pixels that a JPEG is decoded to
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,17 +78,17 @@ class Outlier:
 
 @dataclass(frozen=True, slots=True)
 class ToLabel:
-    """An image without a label that would tell most."""
+    """An image whose label would help most."""
 
     key: str
     id: str
     suggested: str | None
-    likely: float | None  # how likely that is; None where no labels tell
+    likely: float | None  # how likely that is; None if labels are not judged
 
 
 @dataclass(frozen=True, slots=True)
 class ConfusedPair:
-    """Two labels whose images are found for each other."""
+    """Two labels whose images find each other."""
 
     key: str
     labels: tuple[str, str]
@@ -106,11 +106,11 @@ class Audit:
     vectors: str  # what images were compared by
     copies: tuple[CopyGroup, ...] = ()
     wrong_labels: tuple[WrongLabel, ...] = ()
-    wrong_share: float | None = None  # of all labels, as estimated; None: not told
+    wrong_share: float | None = None  # of all labels, estimated; None if they are not judged
     outliers: tuple[Outlier, ...] = ()
     to_label: tuple[ToLabel, ...] = ()
     confused: tuple[ConfusedPair, ...] = ()
-    notes: tuple[str, ...] = ()  # what cannot be told, and why
+    notes: tuple[str, ...] = ()  # limits of this audit, and why
 
     @property
     def findings(self) -> int:
@@ -130,43 +130,45 @@ def audit_gallery(
     where: str | None = None,
     progress: Progress | None = None,
 ) -> Audit:
-    """Look through a gallery; `where` looks at the images that fulfil an expression alone.
+    """Audit a gallery, or only the images that the expression `where` selects.
 
-    `load` gives the model, which is needed where embeddings are not kept; the gallery's own if
-    left out.
+    `load` returns the model, which is needed if embeddings are not kept; by default it is the
+    gallery's own.
     """
-    store = store_of(gallery)
+    store = open_store(gallery)
     load = load or (lambda: load_model(store.folder, store.manifest))
-    told = progress or (lambda *_: None)
-    rows = read_rows(store, load, where, told)
-    places = np.flatnonzero(rows.known)
-    told("comparing images", 0, 1)
-    plain = as_before_labels(rows.vectors[places], whitening_of(store))
-    own = unit_rows(plain - plain.mean(axis=0)) if len(plain) else plain
-    near, cosines = nearest(own)
-    told("comparing images", 1, 1)
-    pairs = [(int(places[one]), int(places[other])) for one, other in near_pairs(near)]
-    copies = _copies(rows, pairs, told)
+    progress = progress or (lambda *_: None)
+    rows = read_rows(store, load, where, progress)
+    known = np.flatnonzero(rows.known)
+    progress("comparing images", 0, 1)
+    plain = undo_whitening(rows.vectors[known], read_whitening(store))
+    centred = unit_rows(plain - plain.mean(axis=0)) if len(plain) else plain
+    near, cosines = nearest(centred)
+    progress("comparing images", 1, 1)
+    pairs = [(int(known[one]), int(known[other])) for one, other in near_pairs(near)]
+    copies = _copies(rows, pairs, progress)
     names = sorted({name for name in rows.labels if name is not None})
     classes = number_labels(rows.labels, names)
-    doubts = _doubts(rows, places, plain, classes, len(names), copies)
+    errors = _judge_labels(rows, known, plain, classes, len(names), copies)
     return Audit(
         gallery=store.folder.name,
         version=store.version,
         images=len(rows.ids),
         vectors=rows.source,
         copies=copies,
-        wrong_labels=_wrong_labels(rows, places, classes, names, doubts),
-        wrong_share=doubts.share if doubts else None,
-        outliers=_outliers(rows, places, cosines),
-        to_label=_to_label(rows, places, own, names, doubts),
-        confused=_confused(store, rows, places, load, told) if len(names) > 1 else (),
+        wrong_labels=_wrong_labels(rows, known, classes, names, errors),
+        wrong_share=errors.share if errors else None,
+        outliers=_outliers(rows, known, cosines),
+        to_label=_to_label(rows, known, centred, names, errors),
+        confused=_confused(store, rows, known, load, progress) if len(names) > 1 else (),
         notes=tuple(rows.notes),
     )
 
 
-def _copies(rows: Rows, pairs: Sequence[tuple[int, int]], told: Progress) -> tuple[CopyGroup, ...]:
-    """Return groups of equal files, and of pictures that agree everywhere."""
+def _copies(
+    rows: Rows, pairs: Sequence[tuple[int, int]], progress: Progress
+) -> tuple[CopyGroup, ...]:
+    """Return groups of equal files, and of copy_groups that agree everywhere."""
     first: dict[bytes, int] = {}
     equal = [
         (first[sha], place)
@@ -176,23 +178,25 @@ def _copies(rows: Rows, pairs: Sequence[tuple[int, int]], told: Progress) -> tup
     wanted = sorted({place for pair in pairs for place in pair})
     greys: dict[int, Grey] = {}
     sizes: dict[int, int] = {}
-    work = read_ahead(wanted, lambda place: (place, _picture(rows, place)), ahead=64)
-    for number, (place, seen) in enumerate(work, start=1):
-        if seen is not None:
-            greys[place], sizes[place] = seen
+    pictures = read_ahead(wanted, lambda place: (place, _read_grey(rows, place)), ahead=64)
+    for number, (place, read) in enumerate(pictures, start=1):
+        if read is not None:
+            greys[place], sizes[place] = read
         if number % 64 == 0 or number == len(wanted):
-            told("looking at pixels", number, len(wanted))
+            progress("looking at pixels", number, len(wanted))
     near = []
     for number, (one, other) in enumerate(pairs, start=1):
         if one in greys and other in greys and is_copy(greys[one], greys[other]):
             near.append((one, other))
         if number % 256 == 0 or number == len(pairs):
-            told("comparing pixels", number, len(pairs))
-    blind = len(wanted) - len(greys)
-    if blind:
-        rows.notes.append(f"{blind:,} images cannot be read: only equal files are told of them.")
+            progress("comparing pixels", number, len(pairs))
+    unreadable = len(wanted) - len(greys)
+    if unreadable:
+        rows.notes.append(
+            f"{unreadable:,} images cannot be read: only equal files are told of them."
+        )
     groups = []
-    for group in grouped([*equal, *near]):
+    for group in connected_groups([*equal, *near]):
         best = sorted(group, key=lambda place: (-sizes.get(place, 0), place))
         ids = tuple(rows.ids[place] for place in best)
         exact = len({rows.hashes[place] for place in group}) == 1
@@ -201,8 +205,8 @@ def _copies(rows: Rows, pairs: Sequence[tuple[int, int]], told: Progress) -> tup
     return tuple(groups)
 
 
-def _picture(rows: Rows, place: int) -> tuple[Grey, int] | None:
-    """Return a small grey copy of an image, and its pixels; None if it is gone or another now."""
+def _read_grey(rows: Rows, place: int) -> tuple[Grey, int] | None:
+    """Return a small grey version of an image, and its pixels; None if it is gone or changed."""
     uri = rows.uris[place]
     if uri is None:
         return None
@@ -210,32 +214,32 @@ def _picture(rows: Rows, place: int) -> tuple[Grey, int] | None:
         sha256, content = content_hash(origin_at(uri))
         if sha256 != rows.hashes[place] or not isinstance(content, bytes):
             return None
-        grey = grey_copy(read_image(content, draft=_DRAFT))  # which may be smaller than the file is
+        grey = grey_copy(read_image(content, draft=_DRAFT))  # smaller than the image itself
         with Image.open(io.BytesIO(content)) as header:
             return grey, header.width * header.height
     except BadImageError:
         return None
 
 
-def _doubts(
+def _judge_labels(
     rows: Rows,
-    places: IntArray,
+    known: IntArray,
     vectors: FloatArray,
     classes: IntArray,
     count: int,
     copies: Sequence[CopyGroup],
-) -> Doubts | None:
-    """Judge labels, or note why they cannot be judged."""
-    if len(places) * count > MOST_SCORES:
+) -> LabelErrors | None:
+    """Judge the labels, or note why they cannot be judged."""
+    if len(known) * count > MAX_SCORES:
         rows.notes.append(
-            f"{len(places):,} images of {count:,} labels are too many to judge labels at once: "
+            f"{len(known):,} images of {count:,} labels are too many to judge labels at once: "
             "look at a part of them with --where."
         )
         return None
-    # A copy must vouch for a label as little as the image itself.
+    # Copies of an image are no evidence for its label.
     first = {name: group.ids[0] for group in copies for name in group.ids}
-    pictures = np.unique([first.get(name, name) for name in rows.ids], return_inverse=True)[1]
-    found = doubt_labels(vectors, classes[places], count, pictures[places])
+    copy_groups = np.unique([first.get(name, name) for name in rows.ids], return_inverse=True)[1]
+    found = find_label_errors(vectors, classes[known], count, copy_groups[known])
     if found is None:
         rows.notes.append(
             f"Labels are not judged: that takes {LEAST_ROWS} images of two labels at least, two of "
@@ -245,34 +249,38 @@ def _doubts(
 
 
 def _wrong_labels(
-    rows: Rows, places: IntArray, classes: IntArray, names: Sequence[str], doubts: Doubts | None
+    rows: Rows,
+    known: IntArray,
+    classes: IntArray,
+    names: Sequence[str],
+    errors: LabelErrors | None,
 ) -> tuple[WrongLabel, ...]:
-    if doubts is None:
+    if errors is None:
         return ()
-    order = np.argsort(-doubts.wrong, kind="stable")
+    order = np.argsort(-errors.wrong, kind="stable")
     found = []
-    for row in order[doubts.named[order]].tolist():
-        place = int(places[row])
-        others = doubts.likely[row].copy()
+    for row in order[errors.flagged[order]].tolist():
+        place = int(known[row])
+        others = errors.likely[row].copy()
         others[classes[place]] = -1
         best = int(others.argmax())
         name, label = rows.ids[place], names[classes[place]]
         key = key_of("label", [name, label])
         found.append(
-            WrongLabel(key, name, label, names[best], float(others[best]), float(doubts.wrong[row]))
+            WrongLabel(key, name, label, names[best], float(others[best]), float(errors.wrong[row]))
         )
     return tuple(found)
 
 
-def _outliers(rows: Rows, places: IntArray, cosines: FloatArray) -> tuple[Outlier, ...]:
+def _outliers(rows: Rows, known: IntArray, cosines: FloatArray) -> tuple[Outlier, ...]:
     """Return images that are much less like their neighbours than images usually are."""
-    if len(places) < LEAST_ROWS:
+    if len(known) < LEAST_ROWS:
         return ()
     nearness = cosines.mean(axis=1)
     usual = float(np.median(nearness))
     deviation = 1.4826 * float(np.median(np.abs(nearness - usual)))
     order = np.argsort(nearness, kind="stable")[:SHOWN]
-    far = [row for row in order.tolist() if nearness[row] < usual - _OUTLYING * deviation]
+    far = [row for row in order.tolist() if nearness[row] < usual - _OUTLIER_DEVIATIONS * deviation]
     return tuple(
         Outlier(
             key_of("outlier", [rows.ids[place]]),
@@ -281,50 +289,55 @@ def _outliers(rows: Rows, places: IntArray, cosines: FloatArray) -> tuple[Outlie
             float(nearness[row]),
             usual,
         )
-        for row, place in ((row, int(places[row])) for row in far)
+        for row, place in ((row, int(known[row])) for row in far)
     )
 
 
 def _to_label(
-    rows: Rows, places: IntArray, own: FloatArray, names: Sequence[str], doubts: Doubts | None
+    rows: Rows,
+    known: IntArray,
+    centred: FloatArray,
+    names: Sequence[str],
+    errors: LabelErrors | None,
 ) -> tuple[ToLabel, ...]:
-    """Choose images without a label: those least sure, and far from what was chosen before."""
-    bare = np.array([n for n, place in enumerate(places.tolist()) if rows.labels[place] is None])
-    if not len(bare):
+    """Choose images without a label: uncertain ones, far from those that were chosen before."""
+    unlabelled = np.flatnonzero([rows.labels[place] is None for place in known.tolist()])
+    if not len(unlabelled):
         return ()
-    unsure = np.ones(len(bare))
-    if doubts is not None:
-        best = -np.partition(-doubts.likely[bare], 1, axis=1)[:, :2]
-        unsure = 1 - (best[:, 0] - best[:, 1]).astype(np.float64)
-    apart = np.ones(len(bare))  # from the nearest one that is chosen
-    taken = np.zeros(len(bare), np.bool_)
+    uncertainty = np.ones(len(unlabelled))
+    if errors is not None:
+        best = -np.partition(-errors.likely[unlabelled], 1, axis=1)[:, :2]
+        uncertainty = 1 - (best[:, 0] - best[:, 1]).astype(np.float64)
+    distance = np.ones(len(unlabelled))  # to the nearest one that is chosen
+    taken = np.zeros(len(unlabelled), np.bool_)
     found = []
-    for _ in range(min(SHOWN, len(bare))):
-        chosen = int(np.where(taken, -1, unsure * apart).argmax())
-        row = int(bare[chosen])
-        name = rows.ids[int(places[row])]
-        best_class = None if doubts is None else int(doubts.likely[row].argmax())
-        told = None if best_class is None else names[best_class]
-        likely = None if doubts is None else float(doubts.likely[row].max())
-        found.append(ToLabel(key_of("to label", [name]), name, told, likely))
-        apart = np.minimum(apart, np.clip(1 - own[bare] @ own[row], 0, 1))
+    for _ in range(min(SHOWN, len(unlabelled))):
+        chosen = int(np.where(taken, -1, uncertainty * distance).argmax())
+        row = int(unlabelled[chosen])
+        name = rows.ids[int(known[row])]
+        suggested, likely = None, None
+        if errors is not None:
+            suggested = names[int(errors.likely[row].argmax())]
+            likely = float(errors.likely[row].max())
+        found.append(ToLabel(key_of("to label", [name]), name, suggested, likely))
+        distance = np.minimum(distance, np.clip(1 - centred[unlabelled] @ centred[row], 0, 1))
         taken[chosen] = True
     return tuple(found)
 
 
 def _confused(
-    store: GalleryStore, rows: Rows, places: IntArray, load: Callable[[], Model], told: Progress
+    store: GalleryStore, rows: Rows, known: IntArray, load: Callable[[], Model], progress: Progress
 ) -> tuple[ConfusedPair, ...]:
-    """Let images ask their gallery, itself left out, and count hits of another label."""
-    labelled = [int(place) for place in places if rows.labels[place] is not None]
-    asking = np.random.default_rng(0).permutation(labelled)[:_ASKED]
+    """Search the gallery by its own images, and count hits with another label."""
+    labelled = [int(place) for place in known if rows.labels[place] is not None]
+    queries = np.random.default_rng(0).permutation(labelled)[:_QUERIES]
     view = GalleryView(store, load().codebooks)
     counts = Counter(name for name in rows.labels if name is not None)
     hits: Counter[str] = Counter()
     crossed: Counter[tuple[str, str]] = Counter()
     page = Page(top_k=_HITS + 1, wrong_at_most=None)
-    for start in range(0, len(asking), 256):
-        part = asking[start : start + 256]
+    for start in range(0, len(queries), 256):
+        part = queries[start : start + 256]
         for place, found in zip(
             part.tolist(), view.search_many(rows.vectors[part], page), strict=True
         ):
@@ -334,7 +347,7 @@ def _confused(
             for label in others:
                 if label is not None and label != mine:
                     crossed[(min(mine, label), max(mine, label))] += 1
-        told("asking the codes", start + len(part), len(asking))
+        progress("asking the codes", start + len(part), len(queries))
     shares = {
         pair: number / (hits[pair[0]] + hits[pair[1]])
         for pair, number in crossed.items()
@@ -344,22 +357,22 @@ def _confused(
     return tuple(
         ConfusedPair(key_of("classes", pair), pair, (counts[pair[0]], counts[pair[1]]), share)
         for pair, share in best
-        if share >= _CONFUSED
+        if share >= _CONFUSED_SHARE
     )
 
 
 def key_of(kind: str, names: Sequence[str]) -> str:
-    """Return what names a finding, in this audit and in those to come."""
+    """Return the key of a finding: the same one in every audit."""
     return hashlib.sha256("\0".join([kind, *names]).encode()).hexdigest()[:16]
 
 
 def keep_report(folder: Path, audit: Audit) -> None:
-    """Leave a report in the folder of its gallery, for the page."""
+    """Write the report into the folder of its gallery, for the page."""
     (folder / HOME).mkdir(exist_ok=True)
     write_json(folder / HOME / REPORT, audit.to_dict())
 
 
 def kept_report(folder: Path) -> Mapping[str, Any] | None:
-    """Return the report that was left in the folder of a gallery."""
+    """Read the report that `keep_report` wrote; None if there is none."""
     path = folder / HOME / REPORT
     return read_json(path, remedy=f"Make it again: phpq audit {folder}") if path.is_file() else None

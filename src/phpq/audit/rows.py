@@ -1,4 +1,4 @@
-"""The rows of a gallery that an audit looks at, with the vectors that they are compared by."""
+"""The rows of a gallery that an audit reads, with the vectors that they are compared by."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ MOST_ROWS = 200_000
 
 @dataclass(eq=False)
 class Rows:
-    """The rows of a gallery that are looked at, and what is known of them."""
+    """Rows of a gallery, column by column."""
 
     ids: list[str]
     uris: list[str | None]
@@ -36,21 +36,21 @@ class Rows:
     hashes: list[bytes]
     vectors: FloatArray  # (n, D)
     known: NDArray[np.bool_]  # (n,): rows that have a vector
-    source: str
-    notes: list[str] = field(default_factory=list)
+    source: str  # of the vectors, for the report
+    notes: list[str] = field(default_factory=list)  # limits of this audit, for the report
 
 
-def store_of(gallery: GalleryStore | str | Path) -> GalleryStore:
-    """Open a gallery by its folder, unless it is open."""
+def open_store(gallery: GalleryStore | str | Path) -> GalleryStore:
+    """Open the gallery in a folder; an open one is returned as it is."""
     return gallery if isinstance(gallery, GalleryStore) else GalleryStore.open(Path(gallery))
 
 
 def read_rows(
-    store: GalleryStore, load: Callable[[], Model], where: str | None, told: Progress
+    store: GalleryStore, load: Callable[[], Model], where: str | None, progress: Progress
 ) -> Rows:
-    """Read rows and their vectors, and note what cannot be told of them."""
+    """Read rows and their vectors, and note what limits the audit of them."""
     manifest = store.manifest
-    count = store.count(where)  # and says what is wrong with an expression
+    count = store.count(where)  # raises for an invalid expression
     if count > MOST_ROWS:
         raise ConfigError(
             f"{count:,} images are more than can be compared at once ({MOST_ROWS:,}). Look at a "
@@ -73,7 +73,7 @@ def read_rows(
         flat = table["embedding"].combine_chunks().flatten().to_numpy(zero_copy_only=False)
         rows.vectors = flat.reshape(count, manifest.embedding_dim).astype(np.float32)
     elif count:
-        _embed(store, load(), rows, code_matrix(table["code"], manifest.num_codebooks), told)
+        _embed(store, load(), rows, code_matrix(table["code"], manifest.num_codebooks), progress)
     if not manifest.owns_codebooks and set(labels) & set(load().class_names if count else ()):
         rows.notes.append(
             "The model learned labels of these names, maybe from these images: wrong labels that "
@@ -83,50 +83,48 @@ def read_rows(
     return rows
 
 
-def _embed(store: GalleryStore, model: Model, rows: Rows, codes: CodeArray, told: Progress) -> None:
-    """Embed images; where one is gone, what its code tells, if that was made without its label."""
-    own, space = store.manifest.owns_codebooks, store.manifest.space
-    rows.source, width = "images, embedded now", store.manifest.embedding_dim
+def _embed(
+    store: GalleryStore, model: Model, rows: Rows, codes: CodeArray, progress: Progress
+) -> None:
+    """Embed images; one that is gone is decoded from its code, if that does not hold its label."""
+    space, width = store.manifest.space, store.manifest.embedding_dim
+    rows.source = "images, embedded now"
     rows.vectors = np.zeros((len(rows.ids), width), np.float32)
     rows.known[:] = False
-    there = [place for place, uri in enumerate(rows.uris) if uri is not None]
-    items = [Item(rows.ids[place], origin_at(rows.uris[place] or "")) for place in there]
+    files = [row for row, uri in enumerate(rows.uris) if uri is not None]
+    items = [Item(rows.ids[row], origin_at(rows.uris[row] or "")) for row in files]
     encoded = chain.from_iterable(encode_items(items, model, keep_embeddings=True, space=space))
-    for number, (place, each) in enumerate(zip(there, encoded, strict=True)):
+    for number, (row, each) in enumerate(zip(files, encoded, strict=True)):
         record = each.record
-        if (
-            record is not None
-            and record.embedding is not None
-            and record.sha256 == rows.hashes[place]
-        ):
-            rows.vectors[place], rows.known[place] = record.embedding, True
-        if number % 64 == 0 or number + 1 == len(there):
-            told("embedding", number + 1, len(there))
+        if record and record.embedding is not None and record.sha256 == rows.hashes[row]:
+            rows.vectors[row], rows.known[row] = record.embedding, True
+        if number % 64 == 0 or number + 1 == len(files):
+            progress("embedding", number + 1, len(files))
     gone = ~rows.known
     if not gone.any():
         return
-    seen = f"{int(gone.sum()):,} images cannot be read any more"
-    if own:
+    note = f"{int(gone.sum()):,} images cannot be read any more"
+    if store.manifest.owns_codebooks:
         rows.notes.append(
-            f"{seen}: only equal files are told of them, since their codes hold their labels."
+            f"{note}: only equal files are told of them, since their codes hold their labels."
         )
         return
     rows.vectors[gone] = store.codebooks(model.codebooks).decode(codes[gone])
     rows.known[:] = True
-    rows.notes.append(f"{seen}: their codes tell less of them, and copies among them are not seen.")
+    rows.notes.append(f"{note}: their codes tell less of them, and copies among them are not seen.")
 
 
-def as_before_labels(vectors: FloatArray, projection: FloatArray | None) -> FloatArray:
-    """Return embeddings (n, E) as they were before a model whitened them by a map (F, E).
+def undo_whitening(vectors: FloatArray, projection: FloatArray | None) -> FloatArray:
+    """Return the features (n, F) that a `projection` (F, E) made embeddings (n, E) of.
 
-    A model that was trained on the images of the gallery whitened them by their labels, the wrong
-    ones too, under which they vouch for themselves.
+    The projection was fitted to labels. If the model learned from these images, it makes wrong
+    labels look right.
     """
     return vectors if projection is None else vectors @ np.linalg.pinv(projection)
 
 
-def whitening_of(store: GalleryStore) -> FloatArray | None:
-    """Return the map that whitens, of the model of a gallery of general embeddings."""
+def read_whitening(store: GalleryStore) -> FloatArray | None:
+    """Return the projection (F, E) of a gallery's general embedding; None for learned ones."""
     from safetensors import SafetensorError, safe_open
 
     from phpq.model.checkpoint import GENERAL
@@ -139,4 +137,4 @@ def whitening_of(store: GalleryStore) -> FloatArray | None:
             found: FloatArray = file.get_tensor("projection").astype(np.float32)
             return found
     except (SafetensorError, OSError):
-        return None  # the embeddings tell less, but they do
+        return None  # the audit works without, only less well

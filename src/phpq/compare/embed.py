@@ -1,7 +1,7 @@
-"""Where the images of a comparison lie: what was embedded, by models that were tuned elsewhere.
+"""Embeds the images of a comparison by models that were trained elsewhere.
 
-What is learned in the comparison itself is in `learn.py`. Nothing here needs torch: a model embeds
-by what it was loaded with, and the frozen trunk is looked for where there is torch.
+What is learned in the comparison itself is in `learn.py`. torch is needed for the frozen trunk
+only, which is left out without it.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from phpq.codes import FloatArray
 from phpq.compare.spaces import Images, Space, unit_space
 from phpq.config import RunConfig, to_dict
 from phpq.data import Dataset, LabelledImages, SkippedImage
-from phpq.data.images import draw_per_class
+from phpq.data.images import draw_per_class, spread
 from phpq.errors import DataError, PhpqError
 from phpq.evaluation.embedding import Embed, EmbeddedImages, Progress, embed_readable
 from phpq.evaluation.history import read_rows
@@ -31,9 +31,9 @@ if TYPE_CHECKING:
     from phpq.model import Model
 
 LEARNED, NONE = "of the learned classes", "none"
-MEASURED = 500  # images that can be measured in one second, and the root of more in more
-PER_CLASS = 10  # images of a class, at least, where only some are taken
-_TRIED = 32  # images by which the speed of embedding is measured
+IMAGES_PER_ROOT_SECOND = 500  # images that are measured in t seconds, over the root of t
+PER_CLASS = 10  # least images per class of a sample
+_TIMED_IMAGES = 32  # by which the speed of embedding is measured
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
@@ -41,20 +41,20 @@ class Embedded:
     """All images of a comparison, in every space."""
 
     images: Images
-    frozen: Space | None  # pooled features of the trunk before training
-    general: Space | None  # the same or those of a tuned trunk, whitened within learned classes
-    learned: tuple[Space, ...]  # with the codebooks that were learned with each
-    images_per_second: float  # that the trunk embeds
+    frozen: Space | None  # pooled features of the pretrained trunk
+    general: Space | None  # features of the same or of a tuned trunk, whitened within classes
+    learned: tuple[Space, ...]  # each with its codebooks
+    images_per_second: float  # of embedding, decoding included
     skipped: tuple[SkippedImage, ...]
     facts: dict[str, Any]  # trunk, weights, config, how "ours" was learned
     notes: list[str] = field(default_factory=list)  # what was left out, and other remarks
 
 
 def sample_dataset(dataset: Dataset, most: int) -> tuple[Dataset, str]:
-    """Take about `most` of the images, evenly from classes; returns what to tell the reader.
+    """Draw about `most` of the images, evenly from classes; returns them and a note about it.
 
-    Each class keeps `PER_CLASS` images or all that it has; where that is still too much, there are
-    fewer classes, spread over all.
+    Each class keeps `PER_CLASS` images, or all that it has. If that is still too much, some classes
+    are taken, spread evenly.
     """
     parts, names = (dataset.train, dataset.test), dataset.class_names
     total = sum(map(len, parts))
@@ -65,7 +65,7 @@ def sample_dataset(dataset: Dataset, most: int) -> tuple[Dataset, str]:
     kept, taken = np.arange(len(names)), int(np.minimum(sizes, per_class).sum())
     if taken > most:
         count = max(2, len(names) * most // taken)
-        kept = np.unique(np.linspace(0, len(names) - 1, count).round().astype(int))
+        kept = spread(len(names), count)
     share = np.minimum(1, per_class / np.maximum(sizes, 1))
     chosen = []
     for part in parts:
@@ -74,22 +74,22 @@ def sample_dataset(dataset: Dataset, most: int) -> tuple[Dataset, str]:
         drawn = part.subset(draw_per_class(part.ids, part.labels, counts, seed=0))
         numbers = np.searchsorted(kept, drawn.labels)
         chosen.append(replace(drawn, labels=numbers, class_names=tuple(names[k] for k in kept)))
-    said = (
+    note = (
         f"{sum(map(len, chosen)):,} of {total:,} images, of {len(kept):,} of {len(names):,} "
         "classes, were drawn at random so that the minutes suffice"
     )
-    return replace(dataset, train=chosen[0], test=chosen[1]), said
+    return replace(dataset, train=chosen[0], test=chosen[1]), note
 
 
-def fit_seconds(
+def sample_for_time(
     dataset: Dataset, seconds: float, *, rate: float, waiting: int
 ) -> tuple[Dataset, str]:
-    """Take as many images as a comparison of so many seconds can, as `sample_dataset` does.
+    """Sample as many images as a comparison can measure in some seconds.
 
-    Half of the time is for `waiting` images, which are not embedded yet, at `rate` a second. And
-    every way to search scores every query against every row: that grows with the square.
+    Half of the time is for embedding `waiting` images at `rate` per second. Scoring every query
+    against every row takes time that grows with the square of the images.
     """
-    most = MEASURED * seconds**0.5
+    most = IMAGES_PER_ROOT_SECOND * seconds**0.5
     if waiting > rate * seconds / 2:
         most = min(most, rate * seconds / 2)
     total = len(dataset.train) + len(dataset.test)
@@ -97,7 +97,7 @@ def fit_seconds(
 
 
 def round_down(count: float) -> int:
-    """Return the largest of 1, 2, 5, 10, 20 ... below: the same images are drawn the next time."""
+    """Round down to 1, 2, 5, 10, 20 ..., so that another run most likely draws the same images."""
     power = 10 ** int(np.floor(np.log10(max(count, 1))))
     return int(power * max(step for step in (1, 2, 5) if step * power <= max(count, 1)))
 
@@ -110,10 +110,10 @@ def embed_with_models(
     seconds: float,
     progress: Progress | None = None,
 ) -> Embedded:
-    """Embed by models that were tuned elsewhere, and by the trunk that the first began from.
+    """Embed by models that were trained elsewhere, and by the pretrained trunk of the first.
 
-    Classes that none of them learned are new. `weights` says where those of the trunk are now;
-    `seconds` are what the comparison may take, else it has fewer images.
+    Classes that none of them learned are unseen. `weights` is the place of the trunk's weights, if
+    it has changed. Images are sampled if the comparison would take more than `seconds`.
     """
     first, notes = models[0], list[str]()
     describe = _frozen(first, weights)
@@ -126,8 +126,8 @@ def embed_with_models(
         spaces["frozen"] = describe
     rate = _rate(first, spaces, dataset.train)
     waiting = len(models) * (len(dataset.train) + len(dataset.test))
-    dataset, said = fit_seconds(dataset, seconds, rate=rate, waiting=waiting)
-    notes += [said] if said else []
+    dataset, note = sample_for_time(dataset, seconds, rate=rate, waiting=waiting)
+    notes += [note] if note else []
     parts = [
         [
             embed_readable(model, part, others=spaces if model is first else {}, progress=progress)
@@ -140,7 +140,7 @@ def embed_with_models(
     images = images_of(
         gallery.images, queries.images, [n not in known for n in dataset.class_names]
     )
-    if not images.new.any():
+    if not images.unseen.any():
         notes.append("classes that were not learned: the models learned all of them")
     if any(model.card.config.data.learned_images == "all" for model in models):
         notes.append("a model also learned the test images of its classes: seen classes flatter it")
@@ -188,19 +188,19 @@ def _model_facts(model: Model) -> dict[str, Any]:
     }
 
 
-def images_of(gallery: LabelledImages, queries: LabelledImages, new: Sequence[bool]) -> Images:
-    """Return the labels of a comparison; `new` says of each class whether it was not learned."""
+def images_of(gallery: LabelledImages, queries: LabelledImages, unseen: Sequence[bool]) -> Images:
+    """Return the labels of a comparison; `unseen` tells of each class whether it is."""
     return Images(
         gallery=gallery.labels,
         queries=queries.labels,
         gallery_ids=gallery.ids,
         class_names=gallery.class_names,
-        new=np.asarray(new, bool),
+        unseen=np.asarray(unseen, bool),
     )
 
 
 def plain_config(config: RunConfig) -> dict[str, Any]:
-    """Return a config as plain data; of the weights only the name of the file."""
+    """Return a config as plain data, with the name of the weights file without its folder."""
     data = to_dict(config)
     data["model"]["weights"] = Path(data["model"]["weights"]).name
     return data
@@ -216,23 +216,23 @@ def _space(
 
 def _rate(model: Model, others: dict[str, Embed], images: LabelledImages) -> float:
     """Return images per second of all embeddings together, decoding included."""
-    few = images.subset(np.arange(min(_TRIED, len(images))))
+    sample = images.subset(np.arange(min(_TIMED_IMAGES, len(images))))
     with suppress(DataError):  # the first image may be a bad one
-        embed_readable(model, few.subset([0]), others=others)  # finds memory and kernels
+        embed_readable(model, sample.subset([0]), others=others)  # warm-up
     started = time.perf_counter()
-    embed_readable(model, few, others=others)
-    return len(few) / (time.perf_counter() - started)
+    embed_readable(model, sample, others=others)
+    return len(sample) / (time.perf_counter() - started)
 
 
 def _minutes(model: Model) -> float | None:
-    """Return how long a run learned, by what it wrote; None if that is not here."""
+    """Return the training time by the metrics of a run; None if these are not here."""
     rows = read_rows(Path(model.folder)) if model.folder is not None else []
     seconds = [float(row["seconds"]) for row in rows if "seconds" in row]
     return sum(seconds) / 60 if seconds else None
 
 
 def _frozen(model: Model, weights: str | None) -> Embed | None:
-    """Return the features of the trunk that a model began from; None if it is not here."""
+    """Return the features of a model's pretrained trunk; None if its weights are not here."""
     config = model.card.config
     trunk = config.model if weights is None else replace(config.model, weights=weights)
     if find_spec("torch") is None or trunk.weights == "none":
@@ -241,14 +241,14 @@ def _frozen(model: Model, weights: str | None) -> Embed | None:
         from phpq.model.general import frozen_features
         from phpq.model.retrieval import apply_to_pixels, resolve_device
 
-        place = resolve_device("auto")
-        describe = frozen_features(trunk, place)
+        device = resolve_device("auto")
+        describe = frozen_features(trunk, device)
     except (PhpqError, OSError):
-        if weights is not None:  # they were asked for
+        if weights is not None:  # given by the user
             raise
         return None
 
     def embed(pixels: NDArray[np.uint8]) -> FloatArray:
-        return apply_to_pixels(describe, pixels, config.data, device=place).cpu().numpy()
+        return apply_to_pixels(describe, pixels, config.data, device=device).cpu().numpy()
 
     return embed

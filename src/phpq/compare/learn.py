@@ -1,8 +1,8 @@
-"""What is learned in a comparison itself, over a frozen trunk, in minutes on a processor.
+"""Learns the embeddings of a comparison over a frozen trunk, in minutes on a CPU.
 
-Every image passes the trunk once (`phpq.training.features` keeps what comes out). The rows give the
-frozen features, their whitened form, and what heads of several lengths learn from, which never see
-a query or a class that is held out. For drawn birds the trunk is learned first, on other species.
+The features of the trunk are computed once (`phpq.training.features`). They are compared as they
+are, whitened, and as inputs of heads of several code lengths, which never see a query or a held-out
+class. For drawn birds the trunk itself is learned first, on other species.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from phpq.compare.embed import (
     LEARNED,
     NONE,
     Embedded,
-    fit_seconds,
     images_of,
     plain_config,
+    sample_for_time,
 )
 from phpq.compare.spaces import Images, Space, unit_space
 from phpq.config import RunConfig, override, with_bits
@@ -32,27 +32,27 @@ from phpq.data.batches import Views
 from phpq.data.decode import decode_readable
 from phpq.data.images import learned_classes
 from phpq.errors import DataError
-from phpq.evaluation.kinds import Way, search
-from phpq.model.cut import Cut, cut_network
+from phpq.evaluation.search import SearchSetup, search
+from phpq.model.frozen import FrozenPart, freeze_network
 from phpq.model.general import whiten
 from phpq.model.method import build_method
 from phpq.model.retrieval import resolve_device
 from phpq.model.weights import write_safetensors
 from phpq.recipes import drawn_settings, resolve_config
 from phpq.training import Reporter, Trainer, build_trainer, run_epochs
-from phpq.training.features import choose_rows, images_to_pass, load_features
+from phpq.training.features import count_uncached, load_features, select_features
 from phpq.training.pixels import TrainingPixels
 from phpq.training.progress import Advance
 
-LENGTHS = (64, 32, 16)  # bits, the first one first: minutes may end before the others
-HELD_OUT = 0.2  # share of the classes that no head learns, unless said otherwise
+LENGTHS = (64, 32, 16)  # bits, the most important first: time may run out
+HELD_OUT = 0.2  # default share of the classes that no head learns
 DRAWN_EPOCHS = 24  # of a trunk for drawn birds
-_LEARNING_SHARE = 0.6  # of the time, after which no further head is begun
-_TRIED = 32  # images by which the speed of the trunk is measured
+_LEARNING_SHARE = 0.6  # of the time, after which no further head is started
+_TIMED_IMAGES = 32  # by which the speed of the trunk is measured
 
 
 class _Recorder(Reporter):
-    """Passes on what a user wants to see, and keeps the images that were left out."""
+    """Forwards messages and tasks to another reporter, and collects skipped images."""
 
     def __init__(self, inner: Reporter) -> None:
         self.inner = inner
@@ -79,31 +79,31 @@ def learn_and_embed(
     cache: Path | None = None,
     reporter: Reporter | None = None,
 ) -> Embedded:
-    """Let all images pass the frozen trunk of a config, and learn heads of several lengths.
+    """Compute the features of a frozen trunk, and learn heads of several code lengths.
 
-    The last `share` of the classes is held out; None is `HELD_OUT` where there are enough. The half
-    of the `seconds` is for the trunk: where it is too slow for all images, some are drawn. Heads
-    that would begin later than is good for the rest of a comparison are left out.
+    The last `share` of the classes is held out; None is `HELD_OUT`, if there are enough classes.
+    Half of the `seconds` is for the trunk: if that is too little for all images, some are drawn.
+    Heads that would start after `_LEARNING_SHARE` of the time are left out.
     """
     ends = time.perf_counter() + _LEARNING_SHARE * seconds
     recorder = _Recorder(reporter or Reporter())
     torch.manual_seed(config.training.seed)
     device = resolve_device("auto")
     network = build_method(config, len(dataset.class_names), load_weights=True).to(device)
-    cut = cut_network(network, config)
-    rate = _rate(dataset, config, cut)
-    waiting = images_to_pass(dataset, config, cut, cache)
-    dataset, said = fit_seconds(dataset, seconds, rate=rate, waiting=waiting)
-    recorder.message(said or f"{waiting:,} images pass the trunk")
-    notes = [said] if said else []
-    pixels = load_features(dataset, config, cut, reporter=recorder, cache=cache)
+    frozen = freeze_network(network, config)
+    rate = _rate(dataset, config, frozen)
+    waiting = count_uncached(dataset, config, frozen, cache)
+    dataset, note = sample_for_time(dataset, seconds, rate=rate, waiting=waiting)
+    recorder.message(note or f"{waiting:,} images pass the trunk")
+    notes = [note] if note else []
+    pixels = load_features(dataset, config, frozen, reporter=recorder, cache=cache)
     count, remark = _learned_count(dataset, share)
     notes += [remark] if remark else []
     images = images_of(
         pixels.train, pixels.test, [label >= count for label in range(len(dataset.class_names))]
     )
-    spaces = _pooled(pixels, cut, images)
-    general, took = _whitened(pixels, cut, count)
+    pooled = _pooled(pixels, frozen, images)
+    general, took = _whitened(pixels, frozen, count)
     learned: list[Space] = []
     for bits in LENGTHS:
         if learned and time.perf_counter() > ends:
@@ -113,7 +113,7 @@ def learn_and_embed(
         learned.append(_learn(pixels, with_bits(config, bits), count, device=device))
     return Embedded(
         images=images,
-        frozen=spaces,
+        frozen=pooled,
         general=unit_space("whitened trunk", *general, labels=LEARNED, minutes=took / 60),
         learned=tuple(reversed(learned)),
         images_per_second=rate,
@@ -131,7 +131,7 @@ def learn_and_embed(
 
 
 def _learned_count(dataset: Dataset, share: float | None) -> tuple[int, str]:
-    """Return how many classes are learned, and what to say if none are held out."""
+    """Return how many classes are learned, and a note if none are held out."""
     classes = len(dataset.class_names)
     if share == 0:
         return classes, "classes that were not learned: none were held out"
@@ -146,35 +146,35 @@ def _learned_count(dataset: Dataset, share: float | None) -> tuple[int, str]:
     return count, ""
 
 
-def _rate(dataset: Dataset, config: RunConfig, cut: Cut) -> float:
-    """Return the images per second that are decoded and pass the trunk."""
-    few = dataset.train.subset(np.arange(min(_TRIED, len(dataset.train))))
+def _rate(dataset: Dataset, config: RunConfig, frozen: FrozenPart) -> float:
+    """Return the images per second of decoding and the trunk."""
+    sample = dataset.train.subset(np.arange(min(_TIMED_IMAGES, len(dataset.train))))
     views = Views(config.data)
     seconds = 0.0
-    for _ in range(2):  # of which the first finds memory and kernels
+    for _ in range(2):  # the first warms up
         started = time.perf_counter()
-        decoded = decode_readable(few, config.data, workers=config.training.workers)
+        decoded = decode_readable(sample, config.data, workers=config.training.workers)
         if len(decoded.pixels):
-            cut.stem(views.encode(torch.from_numpy(decoded.pixels).to(cut.device)))
+            frozen.features(views.encode(torch.from_numpy(decoded.pixels).to(frozen.device)))
         seconds = time.perf_counter() - started
-    return len(few) / seconds
+    return len(sample) / seconds
 
 
 def _parts(pixels: TrainingPixels, columns: slice) -> list[FloatArray]:
-    """Return some columns of the rows of both splits, as float32."""
+    """Return some columns of the features of both splits, as float32."""
     return [
         np.ascontiguousarray(rows[:][:, columns], np.float32)
         for rows in (pixels.train_pixels, pixels.test_pixels)
     ]
 
 
-def _pooled(pixels: TrainingPixels, cut: Cut, images: Images) -> Space:
-    """Return the pooled features that find held-out gallery images best: two are usual.
+def _pooled(pixels: TrainingPixels, frozen: FrozenPart, images: Images) -> Space:
+    """Return the pooled features that are best for held-out gallery images.
 
-    The average of the last level, as most people take it, or generalized means of the last two.
+    They are the average of the last level, or generalized means (GeM) of the last two.
     """
-    channels = cut.trunk.channels
-    width = sum(channels[-cut.described :])
+    channels = frozen.trunk.channels
+    width = sum(channels[-frozen.general_levels :])
     ways = {
         "average of its last level": slice(-width - channels[-1], -width),
         "generalized means of its last levels": slice(-width, None),
@@ -183,22 +183,24 @@ def _pooled(pixels: TrainingPixels, cut: Cut, images: Images) -> Space:
         name: unit_space("frozen trunk", *_parts(pixels, columns), labels=NONE)
         for name, columns in ways.items()
     }
-    choice = images.choice()
-    if choice is None:
+    validation = images.validation_split()
+    if validation is None:
         return next(iter(spaces.values()))
-    rows, split = choice
+    rows, split = validation
+    gallery, queries = split.rows(query=False), split.rows(query=True)
 
-    def served(space: Space) -> float:
-        way, labels = Way("", space.gallery[rows]), images.gallery[rows]
-        asked = split.rows(query=False)
-        return search(way, labels, "", gallery=asked, queries=split.rows(query=True)).values["map"]
+    def mean_precision(space: Space) -> float:
+        way, labels = SearchSetup("", space.gallery[rows]), images.gallery[rows]
+        return search(way, labels, "", gallery=gallery, queries=queries).values["map"]
 
-    return max(spaces.values(), key=served)
+    return max(spaces.values(), key=mean_precision)
 
 
-def _whitened(pixels: TrainingPixels, cut: Cut, count: int) -> tuple[list[FloatArray], float]:
-    """Return the general embedding of both splits, fitted to the learned classes, and seconds."""
-    width = sum(cut.trunk.channels[-cut.described :])
+def _whitened(
+    pixels: TrainingPixels, frozen: FrozenPart, count: int
+) -> tuple[list[FloatArray], float]:
+    """Return the whitened features of both splits, and the seconds of fitting them."""
+    width = sum(frozen.trunk.channels[-frozen.general_levels :])
     parts = _parts(pixels, slice(-width, None))
     started = time.perf_counter()
     known = pixels.train.labels < count
@@ -209,7 +211,7 @@ def _whitened(pixels: TrainingPixels, cut: Cut, count: int) -> tuple[list[FloatA
 
 
 def _learn(pixels: TrainingPixels, config: RunConfig, count: int, *, device: torch.device) -> Space:
-    """Learn a head of one length from the training images of the first `count` classes."""
+    """Learn a head of one code length from training images of the first `count` classes."""
     config = override(config, [f"training.evaluate_every={config.training.epochs}"])
     started = time.perf_counter()
     whole = Dataset("compared", train=pixels.train, test=pixels.test)
@@ -217,13 +219,11 @@ def _learn(pixels: TrainingPixels, config: RunConfig, count: int, *, device: tor
     if count < len(whole.class_names):
         kept = hold_out_classes(whole, 1 - count / len(whole.class_names)).learned
 
-    def rows(cut: Cut) -> TrainingPixels:
-        learned, asking = (
-            np.flatnonzero(part.labels < count) for part in (pixels.train, pixels.test)
-        )
-        return choose_rows(pixels, config, cut, train=learned, test=asking, classes=count)
+    def features(frozen: FrozenPart) -> TrainingPixels:
+        train, test = (np.flatnonzero(part.labels < count) for part in (pixels.train, pixels.test))
+        return select_features(pixels, config, frozen, train=train, test=test, classes=count)
 
-    trainer = Trainer(kept, config, device=device, reporter=Reporter(), features=rows)
+    trainer = Trainer(kept, config, device=device, reporter=Reporter(), features=features)
     for _ in run_epochs(trainer, evaluate="early"):
         pass
     network = trainer.evaluated_network
@@ -240,7 +240,7 @@ def _learn(pixels: TrainingPixels, config: RunConfig, count: int, *, device: tor
 
 
 def other_species(source: str) -> str:
-    """Return what opens drawn birds of other species, as many and as large."""
+    """Return the source of as many drawn birds of other species."""
     return re.sub(r"seed=(\d+)", lambda seed: f"seed={int(seed[1]) + 1}", source)
 
 
@@ -251,7 +251,7 @@ def drawn_trunk(
     settings: Sequence[str] = (),
     reporter: Reporter | None = None,
 ) -> RunConfig:
-    """Learn a trunk on other drawn species, write it, and return the config of heads over it."""
+    """Learn a trunk on other drawn species, write it, and return the config of its heads."""
     reporter = reporter or Reporter()
     side = int(re.findall(r"size=(\d+)", dataset.source)[0])
     drawn = (*drawn_settings(side), f"training.epochs={DRAWN_EPOCHS}")

@@ -1,14 +1,12 @@
-"""Rivals in, the numbers of their rows out: quality on real images, speed and weight at any size.
+"""Rivals in, the numbers of their rows out: quality on real images, speed and bytes at any size.
 
-Every row is built over the real gallery and measured there. Speed is timed at the size that was
-asked for, all rows in turns; a row that would take too much memory or time is timed smaller, and
-says so.
+Quality is measured over the real gallery. Speed is timed at the requested size, all rows in turns;
+a row that would take too much memory or time is timed with fewer rows, which the result says.
 """
 
 from __future__ import annotations
 
 import ctypes
-import os
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -20,28 +18,28 @@ from typing import Any
 import numpy as np
 
 from phpq.codes import FloatArray, IntArray
-from phpq.compare.engines import Engine, Weight, whole
-from phpq.compare.rivals import Make, Rival
-from phpq.compare.spaces import Images, Space, made_rows
+from phpq.compare.engines import Engine, Footprint, single_block
+from phpq.compare.rivals import Build, Rival
+from phpq.compare.spaces import Images, Space, synthetic_rows
 from phpq.evaluation.protocol import evaluate_scores
-from phpq.evaluation.timing import search_float, time_in_turns
+from phpq.evaluation.timing import available_cores, search_float, time_in_turns
 
-FIRST = 10  # hits, of which float search says which are right
-TOP_K = 10  # hits that a timed search returns
+RECALL_HITS = 10  # first hits that are compared with those of float search
+TOP_K = 10  # hits of a timed search
 REPEATS = 3
-_TIMED_SECONDS = 0.1  # that a timed call takes, about
-_MOST_QUERIES, _LEAST_QUERIES = 1024, 16
+_TIMED_SECONDS = 0.1  # of a timed call, about
+_MOST_QUERIES, _LEAST_QUERIES = 1024, 16  # of a timed call
 _BUILD_SHARE = 0.7  # of the time, for building; the rest is for searching
-_SMALLER = 10  # times fewer rows, where a size does not fit
+_SHRINK_FACTOR = 10  # by which the rows are reduced until they fit
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Speed:
-    """What one row does at one size of the gallery."""
+    """Speed and bytes of one row at one size of the gallery."""
 
     rows: int  # that were timed
-    asked: int  # rows that were asked for; more than `rows` if those did not fit
-    memory: float  # bytes per image at `asked` rows: counted, or reckoned where they did not fit
+    asked: int  # rows that were requested; more than `rows` if these did not fit
+    memory: float  # bytes per image at `asked` rows, extrapolated if these did not fit
     disk: float  # likewise
     one_thread: float  # queries per second
     all_threads: float
@@ -57,7 +55,7 @@ class Row:
     space: str  # the embedding
     dim: int
     uses_labels: bool  # of the gallery
-    learning_labels: str  # that learning the embedding took
+    learning_labels: str  # that the embedding was learned from
     learning_minutes: float | None
     r1: float | None = None  # queries of learned classes, in a gallery of all
     p10: float | None = None
@@ -75,27 +73,27 @@ class Row:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Built:
-    """A rival over the real gallery, and what that took."""
+    """A rival, built over the real gallery and measured."""
 
     rival: Rival
-    make: Make
+    build: Build
     fit_seconds: float
     add_seconds: float
-    weight: Weight
+    footprint: Footprint
     row: Row
 
 
 @dataclass(slots=True)
 class Budget:
-    """What timing at one size may use; what a row leaves, later rows may take."""
+    """What is left for timing at one size; later rows may use what earlier ones did not."""
 
-    memory: float  # bytes of all indexes together: they are timed in turns
+    memory: float  # bytes of all indexes together, since they are timed in turns
     seconds: float  # to build all of them
-    left: int  # rows that are to come
-    disk: float = 4e9  # bytes of floats that one row keeps
+    left: int  # rows that are still to be built
+    disk: float = 4e9  # bytes of floats that one row may keep
 
     def allows(self, memory: float, disk: float, seconds: float) -> bool:
-        """Say whether a row may take so much; nobody gets more than three times his share."""
+        """Tell whether a row fits; it may take up to three times its share of the seconds."""
         return (
             memory <= self.memory
             and disk <= self.disk
@@ -103,19 +101,19 @@ class Budget:
         )
 
     def take(self, memory: float, seconds: float) -> None:
-        """Count what a row took."""
+        """Subtract what a row took."""
         self.memory -= memory
         self.seconds -= seconds
         self.left -= 1
 
 
 def build_and_measure(rival: Rival, images: Images, file: Path) -> Built:
-    """Fit a rival to the real gallery, build it and measure what it finds."""
+    """Fit a rival to the real gallery, build it and measure its quality."""
     space, labels = rival.space, images.gallery
     started = time.perf_counter()
-    make = rival.fit(space.gallery, labels, len(labels))
+    build = rival.fit(space.gallery, labels, len(labels))
     fitted = time.perf_counter()
-    engine = make(lambda: whole(space.gallery, labels), file)
+    engine = build(lambda: single_block(space.gallery, labels), file)
     added = time.perf_counter()
     row = Row(
         name=rival.name,
@@ -128,18 +126,18 @@ def build_and_measure(rival: Rival, images: Images, file: Path) -> Built:
         float_recall=0.0,
     )
     row = _with_quality(row, engine, space, images)
-    return Built(rival, make, fitted - started, added - fitted, engine.weigh(), row)
+    return Built(rival, build, fitted - started, added - fitted, engine.footprint(), row)
 
 
 def _with_quality(row: Row, engine: Engine, space: Space, images: Images) -> Row:
-    gallery = space.place_rows(space.gallery)
+    gallery = space.float_rows(space.gallery)
     shares: list[FloatArray] = []
     found: dict[str, Any] = {}
-    for prefix, asking in (("", images.seen_queries), ("unseen_", images.unseen_queries)):
-        if not len(asking):
+    for prefix, chosen in (("", images.seen_queries), ("unseen_", images.unseen_queries)):
+        if not len(chosen):
             continue
-        queries = space.queries[asking]
-        wanted = search_float(space.place_queries(queries), gallery, top_k=FIRST).ids
+        queries = space.queries[chosen]
+        wanted = search_float(space.float_queries(queries), gallery, top_k=RECALL_HITS).ids
 
         def score(
             part: slice, queries: FloatArray = queries, wanted: IntArray = wanted
@@ -149,21 +147,21 @@ def _with_quality(row: Row, engine: Engine, space: Space, images: Images) -> Row
             return scores
 
         scores = evaluate_scores(
-            score, images.queries[asking], gallery_labels=images.gallery, cutoffs=(FIRST,)
+            score, images.queries[chosen], gallery_labels=images.gallery, cutoffs=(RECALL_HITS,)
         )
         if scores.queries:
             found[f"{prefix}r1"] = 100 * scores.recall_at[1]
             found[f"{prefix}map"] = scores.map_percent
-            found[f"{prefix}p10"] = 100 * scores.precision_at[FIRST]
+            found[f"{prefix}p10"] = 100 * scores.precision_at[RECALL_HITS]
     found.pop("unseen_p10", None)
     return replace(row, float_recall=100 * float(np.concatenate(shares).mean()), **found)
 
 
 def expected_recall(scores: FloatArray, wanted: IntArray) -> FloatArray:
-    """Return (q,) the share of wanted rows (q, k) that is among the first k, ties in random order.
+    """Return (q,) the share of `wanted` rows (q, k) among the first k, ties in random order.
 
-    A wanted row that g rows outscore and e rows, itself one, equal, is among the first k with the
-    chance (k - g) / e, between 0 and 1. Scores are (q, N).
+    A row with g better scores and e equal ones, its own included, is among the first k with
+    probability (k - g) / e, clipped to [0, 1]. Scores are (q, N).
     """
     count = wanted.shape[1]
     total = np.zeros(len(scores))
@@ -182,16 +180,16 @@ def time_rows(
     engines: list[Engine] = []
     seconds: list[float] = []
     for number, one in enumerate(built):
-        count = _fitting(one, rows, images.gallery, budget)
+        count = _rows_that_fit(one, rows, images.gallery, budget)
         space = one.rival.space
-        fresh = _gallery(space, images.gallery, count)
+        read = partial(synthetic_rows, space.gallery, images.gallery, count)
         started = time.perf_counter()
-        make = one.make
+        build = one.build
         if count != len(images.gallery):
-            make = one.rival.fit(space.gallery, images.gallery, count)
-        engines.append(make(fresh, folder / f"{rows}-{number}.float16"))
+            build = one.rival.fit(space.gallery, images.gallery, count)
+        engines.append(build(read, folder / f"{rows}-{number}.float16"))
         seconds.append(time.perf_counter() - started)
-        budget.take(engines[-1].weigh().memory, seconds[-1])
+        budget.take(engines[-1].footprint().memory, seconds[-1])
     turns = [_timed(one.rival.space, engine) for one, engine in zip(built, engines, strict=True)]
     cores = available_cores()
     rates: list[list[float]] = []
@@ -202,13 +200,13 @@ def time_rows(
         rates.append([count / took for (_, count), took in zip(turns, times, strict=True)])
     speeds = []
     for number, (one, engine) in enumerate(zip(built, engines, strict=True)):
-        weight, count = engine.weigh(), engine.rows
+        footprint, count = engine.footprint(), engine.rows
         speeds.append(
             Speed(
                 rows=count,
                 asked=rows,
-                memory=weight.memory_at(rows, of=count) / rows,
-                disk=weight.disk_at(rows, of=count) / rows,
+                memory=footprint.memory_at(rows, of=count) / rows,
+                disk=footprint.disk_at(rows, of=count) / rows,
                 one_thread=rates[0][number],
                 all_threads=rates[1][number],
                 build_seconds=seconds[number]
@@ -218,28 +216,22 @@ def time_rows(
     return speeds
 
 
-def _gallery(
-    space: Space, labels: IntArray, count: int
-) -> Callable[[], Iterator[tuple[FloatArray, IntArray]]]:
-    return lambda: made_rows(space.gallery, labels, count)
-
-
-def _fitting(one: Built, rows: int, labels: IntArray, budget: Budget) -> int:
-    """Return how many rows of a rival fit: as asked, or ten times fewer, and so on."""
+def _rows_that_fit(one: Built, rows: int, labels: IntArray, budget: Budget) -> int:
+    """Return how many rows of a rival fit: the requested ones, or ten times fewer, and so on."""
     count, real, space = rows, len(labels), one.rival.space
-    each = one.add_seconds / real + _making_seconds(space, labels) if rows > real else 0.0
+    each = one.add_seconds / real + _synthesis_seconds(space, labels) if rows > real else 0.0
     while count > real:
-        memory = one.weight.memory_at(count, of=real)
-        disk = 2.0 * count * space.gallery.shape[1] if one.rival.rescored else 0.0
+        memory = one.footprint.memory_at(count, of=real)
+        disk = 2.0 * count * space.gallery.shape[1] if one.rival.reranked else 0.0
         if budget.allows(memory, disk, one.fit_seconds + each * count):
             return count
-        count = max(real, count // _SMALLER)
+        count = max(real, count // _SHRINK_FACTOR)
     return min(count, rows)
 
 
-def _making_seconds(space: Space, labels: IntArray) -> float:
-    """Return the time that one made-up row takes."""
-    blocks = made_rows(space.gallery, labels, len(labels) + 4000)
+def _synthesis_seconds(space: Space, labels: IntArray) -> float:
+    """Return the time to make one synthetic row."""
+    blocks = synthetic_rows(space.gallery, labels, len(labels) + 4000)
     next(blocks)
     started = time.perf_counter()
     made = next(blocks)
@@ -247,31 +239,26 @@ def _making_seconds(space: Space, labels: IntArray) -> float:
 
 
 def _timed(space: Space, engine: Engine) -> tuple[Callable[[int], object], int]:
-    """Return a search that takes about as long as every other, and how many queries it has."""
+    """Return a search of about `_TIMED_SECONDS`, and how many queries it has."""
 
-    def asked(count: int) -> FloatArray:
+    def repeated(count: int) -> FloatArray:
         return np.resize(space.queries, (count, space.queries.shape[1]))
 
-    few = asked(_LEAST_QUERIES)
-    engine.search(few, TOP_K, threads=1)  # compiles, and finds memory
+    queries = repeated(_LEAST_QUERIES)
+    engine.search(queries, TOP_K, threads=1)  # warm-up
     started = time.perf_counter()
-    engine.search(few, TOP_K, threads=1)
-    each = max((time.perf_counter() - started) / len(few), 1e-7)
+    engine.search(queries, TOP_K, threads=1)
+    each = max((time.perf_counter() - started) / len(queries), 1e-7)
     count = int(np.clip(_TIMED_SECONDS / each, _LEAST_QUERIES, _MOST_QUERIES))
-    queries = asked(count)
+    queries = repeated(count)
     return (lambda threads: engine.search(queries, TOP_K, threads=threads)), count
-
-
-def available_cores() -> int:
-    """Return the cores that this process may run on."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 @contextmanager
 def blas_threads(count: int) -> Iterator[bool]:
-    """Let numpy multiply in so many threads, where its library is known; yields whether it is.
+    """Set the threads of numpy's OpenBLAS for a while; yields False if numpy uses another library.
 
-    Searches share queries between threads of their own: more inside would be counted as one.
+    Searches have threads of their own, each of which must multiply with one.
     """
     library = _openblas()
     if library is None:

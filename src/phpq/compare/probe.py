@@ -1,7 +1,7 @@
-"""A linear probe: softmax regression over frozen features, in numpy, its penalty chosen held out.
+"""A linear probe: softmax regression over frozen features, in numpy; the penalty is validated.
 
-Full-batch gradient descent with Nesterov's momentum from the class means; features are centred and
-scaled by one number, so that a step suits every trunk.
+Full-batch gradient descent with Nesterov momentum. Features are centred and scaled by one number,
+so that one learning rate suits every trunk.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from phpq.additive import softmax
 from phpq.codes import FloatArray, IntArray
 from phpq.compare.spaces import Images
 
-PENALTIES = (1e-4, 1e-3, 1e-2)  # of squared weights, of which the best is taken
+PENALTIES = (1e-4, 1e-3, 1e-2)  # candidates for the weight of squared weights
 STEPS = 120
 _RATE, _MOMENTUM = 1.0, 0.9
 
@@ -31,34 +31,34 @@ def fit_probe(
     inputs = (rows - mean) * scale  # of length one, on average
     weights = np.zeros((classes, rows.shape[1]), np.float32)
     bias = np.zeros(classes, np.float32)
-    moves, shift = np.zeros_like(weights), np.zeros_like(bias)
-    rate = _RATE * classes  # a class is right for one row in C
+    velocity, bias_velocity = np.zeros_like(weights), np.zeros_like(bias)
     for step in range(steps):
-        slow = rate * (1 - step / steps)
-        chances = softmax((inputs @ (weights + _MOMENTUM * moves).T) + bias + _MOMENTUM * shift)
-        chances[np.arange(len(labels)), labels] -= 1
-        slope = chances.T @ inputs / len(rows) + penalty / classes * weights
-        moves = _MOMENTUM * moves - slow * slope
-        shift = _MOMENTUM * shift - slow * chances.mean(axis=0)
-        weights += moves
-        bias += shift
+        rate = _RATE * classes * (1 - step / steps)  # gradients are means over C classes
+        logits = inputs @ (weights + _MOMENTUM * velocity).T + bias + _MOMENTUM * bias_velocity
+        errors = softmax(logits)
+        errors[np.arange(len(labels)), labels] -= 1
+        gradient = errors.T @ inputs / len(rows) + penalty / classes * weights
+        velocity = _MOMENTUM * velocity - rate * gradient
+        bias_velocity = _MOMENTUM * bias_velocity - rate * errors.mean(axis=0)
+        weights += velocity
+        bias += bias_velocity
     weights *= scale
     return weights, bias - weights @ mean
 
 
 def choose_probe(rows: FloatArray, images: Images) -> tuple[Probe, float]:
-    """Return how a probe is fitted, with the penalty that names held-out gallery images best."""
-    classes, choice = len(images.class_names), images.choice()
+    """Return how a probe is fitted, and its penalty: the most accurate on held-out images."""
+    classes, validation = len(images.class_names), images.validation_split()
     fits = {one: partial(fit_probe, classes=classes, penalty=one) for one in PENALTIES}
-    if choice is None:
+    if validation is None:
         return fits[PENALTIES[1]], PENALTIES[1]
-    some, split = choice
-    learned, asking = some[split.rows(query=False)], some[split.rows(query=True)]
+    some, split = validation
+    learned, held_out = some[split.rows(query=False)], some[split.rows(query=True)]
 
-    def right(penalty: float) -> float:
+    def accuracy(penalty: float) -> float:
         weights, bias = fits[penalty](rows[learned], images.gallery[learned])
-        named = (rows[asking] @ weights.T + bias).argmax(axis=1)
-        return float((named == images.gallery[asking]).mean())
+        predicted = (rows[held_out] @ weights.T + bias).argmax(axis=1)
+        return float((predicted == images.gallery[held_out]).mean())
 
-    best = max(PENALTIES, key=right)
+    best = max(PENALTIES, key=accuracy)
     return fits[best], best

@@ -24,11 +24,13 @@ from phpq._version import __version__
 from phpq.codes import Codebooks
 from phpq.compare.advice import advise
 from phpq.compare.embed import Embedded, embed_with_models
-from phpq.compare.measure import Budget, available_cores, build_and_measure, time_rows
+from phpq.compare.measure import Budget, build_and_measure, time_rows
 from phpq.compare.page import write_comparison
 from phpq.compare.rivals import list_rivals
 from phpq.data import Dataset
 from phpq.errors import ConfigError, missing_extra
+from phpq.evaluation.timing import available_cores
+from phpq.files import make_folder
 from phpq.index import CodeIndex
 from phpq.machine import available_memory, code_commit, describe_machine, processor
 from phpq.recipes import absolute_weights, default_weights, fit_patches, resolve_config
@@ -36,9 +38,9 @@ from phpq.recipes import absolute_weights, default_weights, fit_patches, resolve
 if TYPE_CHECKING:
     from phpq.training import Reporter
 
-MINUTES = 20.0  # that a comparison may take, unless said otherwise
-_FLOATS = ".floats-"  # how the folder begins in which floats are kept meanwhile
-_NAMED = 20  # images left out that are named one by one
+MINUTES = 20.0  # default limit of a comparison
+_FLOATS = ".floats-"  # prefix of the temporary folder of floats
+_NAMED = 20  # most unreadable images that are named one by one
 Say = Callable[[str], None]
 
 
@@ -78,7 +80,9 @@ def compare(
     """Measure every way to search a data set, write the files, and return what was measured."""
     options, started, commit = options or Options(), time.perf_counter(), code_commit()
     dataset = api.as_dataset(source, home=options.home)
-    _make_folder(out)
+    make_folder(out)
+    for old in out.glob(f"{_FLOATS}*"):  # left behind by a comparison that was killed
+        shutil.rmtree(old, ignore_errors=True)
     seconds = 60 * options.minutes
     if options.models:
         from phpq.model import load
@@ -118,9 +122,9 @@ def compare_embedded(
     until: float,
     say: Say = lambda _: None,
 ) -> dict[str, Any]:
-    """Build and measure every row over embedded images; floats are kept in a folder meanwhile.
+    """Build and measure every row over embedded images; `folder` is for temporary floats.
 
-    `until` is when it should end, by `time.perf_counter`.
+    It should end at `until`, by `time.perf_counter`.
     """
     images = embedded.images
     _compile()
@@ -151,7 +155,7 @@ def compare_embedded(
             "gallery": len(images.gallery),
             "queries": len(images.queries),
             "classes": len(images.class_names),
-            "unseen_classes": int(images.new.sum()),
+            "unseen_classes": int(images.unseen.sum()),
             "seen_queries": len(images.seen_queries),
             "unseen_queries": len(images.unseen_queries),
         },
@@ -159,19 +163,19 @@ def compare_embedded(
         "chosen": asdict(chosen),
         "rows": content,
         "skipped": [asdict(image) for image in embedded.skipped],
-        "left_out": [*left_out, *_named(embedded)],
+        "left_out": [*left_out, *_skipped_lines(embedded)],
         "notes": [*embedded.notes, *chosen.notes],
         "advice": advise(content, room=room),
     }
 
 
-def _named(embedded: Embedded) -> list[str]:
+def _skipped_lines(embedded: Embedded) -> list[str]:
     """Name the first images that could not be read, and count the others."""
     skipped = embedded.skipped
-    said = [f"image {image.id}: {image.reason.rstrip('.')}" for image in skipped[:_NAMED]]
+    lines = [f"image {image.id}: {image.reason.rstrip('.')}" for image in skipped[:_NAMED]]
     if len(skipped) > _NAMED:
-        said.append(f"{len(skipped) - _NAMED:,} more images that cannot be read")
-    return said
+        lines.append(f"{len(skipped) - _NAMED:,} more images that cannot be read")
+    return lines
 
 
 def _learned(dataset: Dataset, out: Path, options: Options, reporter: Reporter | None) -> Embedded:
@@ -225,14 +229,3 @@ def _machine() -> dict[str, Any]:
         "load": os.getloadavg()[0] if hasattr(os, "getloadavg") else 0.0,
         "packages": facts["packages"],
     }
-
-
-def _make_folder(folder: Path) -> None:
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        for old in folder.glob(f"{_FLOATS}*"):  # of a comparison that was killed
-            shutil.rmtree(old, ignore_errors=True)
-    except OSError as error:
-        raise ConfigError(
-            f"Cannot make the folder {str(folder)!r}: {error.strerror}. Give another (--out DIR)."
-        ) from error

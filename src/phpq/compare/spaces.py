@@ -1,4 +1,4 @@
-"""The images of a comparison as arrays: a gallery, queries, and where each embedding puts them."""
+"""The images of a comparison as arrays: labels of gallery and queries, and their embeddings."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from numpy.typing import NDArray
 
 from phpq.codes import Codebooks, FloatArray, IntArray, QueryNorm, normalise_sub_vectors
 from phpq.data.images import draw_per_class
-from phpq.evaluation.kinds import KindSplit
+from phpq.evaluation.search import ClassSplit
 
-_BLOCK = 20_000  # made-up rows at once
-_NOISES = 1024  # noise is drawn so often, and then taken again
-NOISE = 0.3  # of what varies inside a class
+_BLOCK = 20_000  # synthetic rows at once
+_NOISE_VECTORS = 1024  # that are drawn; rows share them
+NOISE = 0.3  # in deviations inside a class
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
@@ -24,60 +24,60 @@ class Space:
     name: str  # as tables name it
     gallery: FloatArray  # (N, D) float32
     queries: FloatArray  # (Q, D) float32
-    labels: str = "none"  # that learning it took
-    minutes: float | None = 0.0  # of learning; None where nobody knows
+    labels: str = "none"  # that it was learned from
+    minutes: float | None = 0.0  # of learning; None if unknown
     codebooks: Codebooks | None = None  # that were learned with it
-    norm: QueryNorm = "raw"  # of queries under these codebooks
+    norm: QueryNorm = "raw"  # of queries, for these codebooks
 
-    def place_rows(self, rows: FloatArray) -> FloatArray:
-        """Return rows whose inner products with placed queries are the scores of float search."""
+    def float_rows(self, rows: FloatArray) -> FloatArray:
+        """Return rows whose inner products with `float_queries` are the scores of float search."""
         return rows if self.codebooks is None else self.codebooks.vectors(rows)
 
-    def place_queries(self, queries: FloatArray) -> FloatArray:
+    def float_queries(self, queries: FloatArray) -> FloatArray:
         """Return queries likewise."""
         return (
             queries if self.codebooks is None else self.codebooks.vectors(queries, norm=self.norm)
         )
 
-    def placed(self) -> Space:
-        """Return the space of float search: inner products of its rows and queries as they are."""
+    def float_space(self) -> Space:
+        """Return the same space with rows and queries as float search multiplies them."""
         return replace(
             self,
-            gallery=self.place_rows(self.gallery),
-            queries=self.place_queries(self.queries),
+            gallery=self.float_rows(self.gallery),
+            queries=self.float_queries(self.queries),
             codebooks=None,
         )
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
 class Images:
-    """What is searched and what asks, by class numbers."""
+    """Gallery and queries, as class numbers."""
 
     gallery: IntArray  # (N,)
     queries: IntArray  # (Q,)
     gallery_ids: tuple[str, ...]  # (N,)
     class_names: tuple[str, ...]
-    new: NDArray[np.bool_]  # (C,) classes that no model has learned
+    unseen: NDArray[np.bool_]  # (C,) classes that no model has learned
 
     @property
     def seen_queries(self) -> IntArray:
         """Queries of learned classes."""
-        return np.flatnonzero(~self.new[self.queries])
+        return np.flatnonzero(~self.unseen[self.queries])
 
     @property
     def unseen_queries(self) -> IntArray:
-        """Queries of classes that no model has learned."""
-        return np.flatnonzero(self.new[self.queries])
+        """Queries of unseen classes."""
+        return np.flatnonzero(self.unseen[self.queries])
 
     def names(self, numbers: IntArray) -> list[str | None]:
         """Return the labels of class numbers."""
         return [self.class_names[number] for number in numbers.tolist()]
 
-    def choice(self, most: int = 6000) -> tuple[IntArray, KindSplit] | None:
-        """Return some rows of the gallery, and which of them ask when a setting is chosen.
+    def validation_split(self, most: int = 6000) -> tuple[IntArray, ClassSplit] | None:
+        """Return some rows of the gallery, and which of them are queries to choose a setting by.
 
-        The queries of the comparison take no part. A fifth of each class asks; None if no class has
-        two images. Of large galleries `most` rows are taken, of as many classes as that allows.
+        The queries of the comparison are not used. A fifth of each class are queries; None if no
+        class has two images. Large galleries are reduced to some classes, of about `most` rows.
         """
         sizes = np.bincount(self.gallery, minlength=len(self.class_names))
         counts = np.where(sizes > 1, np.maximum(1, sizes // 5), 0)
@@ -89,11 +89,11 @@ class Images:
         rows = np.flatnonzero(np.isin(self.gallery, kept))
         if not drawn[rows].any():
             rows = np.arange(len(self.gallery))
-        return rows, KindSplit(np.zeros(len(rows), bool), drawn[rows])
+        return rows, ClassSplit(np.zeros(len(rows), bool), drawn[rows])
 
 
 def unit_space(name: str, gallery: FloatArray, queries: FloatArray, **facts: object) -> Space:
-    """Return a space of cosines; zeros are added until product codes of 16 bytes can divide it."""
+    """Return a space of unit vectors, zero-padded so that codes of 16 bytes divide it."""
     parts = [
         np.pad(normalise_sub_vectors(rows, 1), ((0, 0), (0, -rows.shape[1] % 16)))
         for rows in (gallery, queries)
@@ -101,20 +101,22 @@ def unit_space(name: str, gallery: FloatArray, queries: FloatArray, **facts: obj
     return Space(name=name, gallery=parts[0], queries=parts[1], **facts)  # type: ignore[arg-type]
 
 
-def made_rows(
+def synthetic_rows(
     rows: FloatArray, labels: IntArray, count: int, *, seed: int = 0
 ) -> Iterator[tuple[FloatArray, IntArray]]:
-    """Give a gallery of `count` rows by blocks: the real ones, then made-up ones.
+    """Yield a gallery of `count` rows in blocks: the real ones, then synthetic ones.
 
-    A made-up row lies between two rows of one class, with noise of a third of what varies inside
-    classes; its length is theirs, mixed likewise.
+    A synthetic row interpolates two rows of one class, with `NOISE` of the deviation inside
+    classes; its length is interpolated likewise.
     """
     yield rows[:count], labels[:count]
     rng = np.random.default_rng(seed)
     order = np.argsort(labels, kind="stable")
     edges = np.searchsorted(labels[order], np.arange(labels.max() + 2))
     sizes, spread = np.diff(edges), _spread(rows, labels)
-    noises = (NOISE * rng.standard_normal((_NOISES, rows.shape[1])) * spread).astype(np.float32)
+    noises = (NOISE * rng.standard_normal((_NOISE_VECTORS, rows.shape[1])) * spread).astype(
+        np.float32
+    )
     lengths = np.linalg.norm(rows, axis=1)
     for start in range(len(rows), count, _BLOCK):
         size = min(_BLOCK, count - start)
@@ -124,14 +126,14 @@ def made_rows(
         share = rng.random(size, dtype=np.float32)[:, None]
         mixed = rows[first] * share
         mixed += rows[second] * (1 - share)
-        mixed += noises[rng.integers(0, _NOISES, size)]
+        mixed += noises[rng.integers(0, _NOISE_VECTORS, size)]
         wanted = lengths[first] * share[:, 0] + lengths[second] * (1 - share[:, 0])
         mixed *= (wanted / np.maximum(np.linalg.norm(mixed, axis=1), 1e-12))[:, None]
         yield mixed, own
 
 
 def _spread(rows: FloatArray, labels: IntArray) -> FloatArray:
-    """Return (D,) the deviation inside classes."""
+    """Return the standard deviation (D,) inside classes."""
     sums = np.zeros((labels.max() + 1, rows.shape[1]), np.float32)
     np.add.at(sums, labels, rows)
     sizes = np.bincount(labels, minlength=len(sums))

@@ -1,7 +1,7 @@
-"""Every knob of every stage: TOML in, JSON out; no torch.
+"""All settings: TOML in, JSON out; no torch.
 
-`RunConfig` composes one dataclass per stage. `parse` builds it from nested plain data (a TOML file,
-a checkpoint's JSON), `override` applies `stage.field=value` texts.
+`RunConfig` holds one dataclass per stage. `parse` builds it from nested plain data (a TOML file, a
+checkpoint's JSON), `override` applies `stage.field=value` texts.
 """
 
 from phpq.config.methods import READINGS, RECIPES, Recipe

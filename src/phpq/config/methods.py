@@ -1,11 +1,11 @@
 """The table of methods: adding one is a line here and a file in `phpq.methods`. No torch.
 
 All methods share the data, the backbone and the epochs of PHPQ, so that a table compares methods
-and not budgets. A recipe holds what a method needs besides: batches of several images per class for
-losses over pairs, for instance. Deep methods other than PHPQ spend the first half of their epochs
-(CFH a third) on fine-tuning the backbone as a classifier, since in a budget that is enough for PHPQ
-their losses hardly begin to learn from ImageNet weights; such a training serves all of them. How
-the settings were chosen: docs/decisions/0007-methods.md.
+and not budgets. A recipe holds what a method needs besides, such as batches of several images per
+class for losses over pairs. Deep methods other than PHPQ spend the first half of their epochs (CFH
+a third) on fine-tuning the backbone as a classifier: from ImageNet weights their losses would
+hardly learn in that budget. They share this fine-tuning. How the settings were chosen:
+docs/decisions/0007-methods.md.
 """
 
 from dataclasses import dataclass
@@ -23,8 +23,8 @@ _DSH = ("method.options.similar_share=0.1",)
 _PQN = ("method.rate_share=0.25", "method.options.scale=80")
 _SRLH = ("method.options.triplet=0.3", "method.options.smoothing=0")
 
-# PHPQ read literally (arXiv 2109.05206), as settings: what its text gives as a number, then what
-# its equations have and ours do not, then what it leaves open and common practice has.
+# PHPQ read literally (arXiv 2109.05206): numbers of its text, then differences between its
+# equations and our defaults, then what it leaves open, by common practice.
 AS_PRINTED = (
     "model.rho=[3, 2, 1]",  # Implementation Details (i)
     "model.embedding_dim=1536",  # (ii)
@@ -47,9 +47,9 @@ AS_PRINTED = (
     "quantizer.init=xavier",  # open; as in MeCoQ and HCQ, by the same authors
     "data.eval_size=224",  # open; images are encoded at the size of the training crops
 )
-# Ours with larger views, for who has the time: 1.6 x that of training, 1.5 x that of encoding.
+# Ours with larger views: training takes 1.6 times as long, encoding 1.5 times.
 LARGE_VIEWS = ("data.crop_size=288", "data.eval_size=352")
-# How PHPQ is learned: by name, as in --recipe.
+# Recipes of PHPQ by name, as in --recipe.
 READINGS = {"ours": (), "large": LARGE_VIEWS, "paper": AS_PRINTED}
 
 _NOT_PUBLIC = "the full text or code is not public; built from the abstract"
@@ -65,14 +65,14 @@ class Recipe:
     title: str  # as in the paper's tables
     kind: Kind  # group in the table
     settings: tuple[str, ...] = ()  # texts such as "training.sampler=classes"
-    reconstruction: str = ""  # why it is ours; empty where public text or code was followed
+    reconstruction: str = ""  # why it is ours; empty if it follows a public text or code
     learned_database: bool = False  # whether it also learns codes of the gallery from its labels
-    cost: float = 1.0  # time of a training, in those of plain hashing; only orders the work
+    cost: float = 1.0  # of a training, relative to plain hashing; only orders the work
     needs: tuple[str, ...] = ()  # packages without which it cannot be fitted
 
     @property
-    def place(self) -> str:
-        """Module and class, loaded when the method is built."""
+    def import_path(self) -> str:
+        """The `module:Class` that is imported when the method is built."""
         ours = self.name == "phpq"
         return "phpq.model.network:Network" if ours else f"phpq.methods.{self.name}:{self.title}"
 

@@ -1,7 +1,6 @@
 """Settings in and out: nested plain data, TOML files and `stage.field=value` texts to `RunConfig`.
 
-All ways in know the type of every field, name every fault at once, and refuse a key that does not
-exist.
+Each checks the type of every field, refuses unknown keys, and names every fault at once.
 """
 
 import dataclasses
@@ -49,7 +48,7 @@ def override(config: RunConfig, assignments: Iterable[str]) -> RunConfig:
                 f"{assignment!r} is not of the form stage.field=value, as in training.epochs=10."
             )
         table = data.setdefault(stage, {})
-        if name.startswith("options."):  # numbers that only the method itself knows
+        if name.startswith("options."):  # which the method itself declares
             table, name = table.setdefault("options", {}), name.removeprefix("options.")
         table[name] = _read_value(text.strip())
     return parse(data)

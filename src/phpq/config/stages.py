@@ -1,7 +1,4 @@
-"""Every knob of every stage as frozen dataclasses that refuse what cannot work; no torch.
-
-`RunConfig` composes one dataclass per stage.
-"""
+"""All settings as frozen dataclasses, one per stage, which refuse invalid values; no torch."""
 
 import dataclasses
 import math
@@ -12,7 +9,7 @@ from typing import Any, Literal, cast
 from phpq.config.methods import RECIPES
 from phpq.errors import ConfigError, nearest_hint
 
-# Every comparison with NaN is false: no range holds it.
+# Comparisons with NaN are false, so that no range accepts it.
 _RANGES: dict[str, Callable[[float], bool]] = {
     "above 0": lambda value: value > 0,
     "0 or more": lambda value: value >= 0,
@@ -28,9 +25,9 @@ _RANGES: dict[str, Callable[[float], bool]] = {
 
 
 def option(default: float, allowed: str, *, name: str = "") -> Any:
-    """Declare a number of a stage or of a method, with its default and the range it must lie in.
+    """Declare a number of a stage or of a method, with its default and its range in `_RANGES`.
 
-    `name` is for a method that has something else by the option's name.
+    `name` is the option's, if a method needs the attribute's name for something else.
     """
     return field(default=default, metadata={"allowed": allowed, "name": name})
 
@@ -42,7 +39,7 @@ def in_range(declared: dataclasses.Field[Any], value: float) -> bool:
 
 
 class _Stage:
-    """Names all faults of a stage at once, when it is made."""
+    """Validates all fields of a stage when it is made, and names every fault at once."""
 
     __slots__ = ()
 
@@ -57,7 +54,7 @@ class _Stage:
             raise ConfigError("\n".join(f"{stage}.{fault}" for fault in faults))
 
     def _contradictions(self) -> Iterator[str]:
-        """Yield what is wrong with fields that a range does not describe."""
+        """Yield faults of fields that contradict each other, or that have no range."""
         yield from ()
 
 
@@ -70,14 +67,14 @@ class MethodConfig(_Stage):
     """Which method learns the codes; `RECIPES` has the settings that suit each."""
 
     name: str = "phpq"  # one of `RECIPES`
-    # What lsh, sh, pq, itq, opq code: pooled features as ImageNet's weights give them, after they
-    # learned to classify, or, of these, the axes that tell the classes of the training set apart.
+    # Of lsh, sh, pq, itq, opq: pooled features of the ImageNet weights, of a backbone that was
+    # fine-tuned as a classifier, or the discriminant axes of the latter.
     features: Literal["discriminant", "finetuned", "imagenet"] = "finetuned"
-    # Share of the epochs, the first, in which the backbone learns to classify and nothing else:
+    # Share of the epochs, the first ones, in which the backbone is fine-tuned as a classifier:
     # losses over pairs and triplets need far more epochs from ImageNet than from there.
     classifier_share: float = option(0.0, "in [0, 1)")
-    rate_share: float = option(1.0, "above 0")  # of the learning rate, once the method learns
-    options: dict[str, float] = field(default_factory=dict)  # numbers of the method's own
+    rate_share: float = option(1.0, "above 0")  # of the learning rate, after that fine-tuning
+    options: dict[str, float] = field(default_factory=dict)  # those that the method declares
 
     def _contradictions(self) -> Iterator[str]:
         if self.name not in RECIPES:
@@ -86,7 +83,7 @@ class MethodConfig(_Stage):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DataConfig(_Stage):
-    """How an image becomes the pixels that the network sees."""
+    """From an image file to the pixels that the network sees."""
 
     store_size: int = option(256, "at least 1")  # side of the square of a decoded image, pixels
     fit: Literal["squash", "crop"] = "crop"  # how a rectangle becomes that square
@@ -96,15 +93,15 @@ class DataConfig(_Stage):
     flip: bool = True  # mirror half of the training crops
     jitter: float = option(0.0, "in [0, 1)")  # largest change of brightness, contrast, saturation
     eval_size: int = option(288, "at least 1")  # side of the image that encoding sees, pixels
-    eval_crop: float = option(1.0, "in (0, 1]")  # central share of the side that encoding keeps
+    eval_crop: float = option(1.0, "in (0, 1]")  # share of the side in its centre crop
     eval_flip: bool = False  # encode the mean embedding of the image and of its mirror
     on_bad_image: Literal["skip", "refuse"] = "skip"  # an unreadable image: leave it out, or stop
     max_pixels: int = option(100_000_000, "at least 1")  # images with more are not decoded (bombs)
     # Above 0: queries are this many images per class of the training split, not the test split.
     holdout_per_class: int = option(0, "0 or more")
-    # Above 0: this share of the classes, the last, is not learned; evaluation finds them as new.
+    # Above 0: this share of the classes, the last ones, is not learned but evaluated as unseen.
     holdout_classes: float = option(0.0, "in [0, 1)")
-    # all: of learned classes the test images are learned, too, but for one each; as metric learning
+    # all: learn the test images of learned classes too, but for one each, as in metric learning
     learned_images: Literal["train", "all"] = "train"
 
     def _contradictions(self) -> Iterator[str]:
@@ -119,23 +116,22 @@ class ModelConfig(_Stage):
 
     backbone: str = "resnet18"  # any timm model that yields a feature pyramid
     weights: str = "none"  # "none", "hub" (timm's pretrained weights), or the path of a file
-    # Which convolution of a ResNet's bottleneck halves the map: the weights of timm and torchvision
-    # were learned with the middle one, those of the original paper (Caffe, Keras) with the first.
+    # Which convolution of a ResNet bottleneck has the stride: the middle one in the weights of timm
+    # and torchvision, the first in those of the original paper (Caffe, Keras).
     bottleneck_stride: Literal["middle", "first"] = "middle"
-    # Of a transformer: blocks, from 0, whose patch tokens are the maps of the pyramid, in order;
-    # its class token (or what it pools instead) is one level more, the last. None: timm's pyramid.
+    # Of a transformer: blocks, from 0, whose patch tokens are the maps of the pyramid. Its class
+    # token (or pooled output) is one more level, the last. Empty: timm's own pyramid.
     blocks: tuple[int, ...] = ()
     image_size: int = option(0, "0 or more")  # pixels that a transformer is built for; 0: timm's
-    pixel_mean: tuple[float, ...] = ()  # that the weights expect, by colour; none: as timm has it
+    pixel_mean: tuple[float, ...] = ()  # that the weights expect, per channel; empty: timm's
     pixel_std: tuple[float, ...] = ()
     levels: int = option(3, "at least 1")  # deepest pyramid levels, which are pooled and fused
     pooling: Literal["gem", "paper"] = "gem"  # mean inside the root, or outside it as printed
     rho: tuple[float, ...] = (3.0, 2.0, 1.0)  # focus of each level, shallow first; 1 avg, inf max
     rho_mode: Literal["fixed", "input"] = "fixed"  # input: rho is predicted, starting from `rho`
     embedding_dim: int = option(1536, "at least 1")  # D
-    embedding_norm: Literal["batch", "none"] = "batch"  # centre and scale z before it is cut
-    # Share of the pretrained weights in the trunk of the general embedding, for classes that were
-    # never learned; the rest is learned.
+    embedding_norm: Literal["batch", "none"] = "batch"  # centre and scale z before it is split
+    # Share of the pretrained weights in the trunk of the general embedding, for unseen classes.
     general_share: float = option(0.5, "in [0, 1]")
 
     def _contradictions(self) -> Iterator[str]:
@@ -169,11 +165,9 @@ class QuantizerConfig(_Stage):
     codebook_size: int = option(256, "a power of two from 2 to 256")  # K; one byte holds an index
     alpha: float = option(4.0, "above 0")  # attention logits are 2 * alpha * cosine
     kappa: int = 5  # codewords that take part for each sub-vector; K is full attention
-    # anneal: kappa falls from K while training; nucleus: as many as the mass asks for, up to kappa
+    # anneal: kappa falls from K while training; nucleus: as few as hold the mass, up to kappa
     kappa_mode: Literal["fixed", "anneal", "nucleus"] = "fixed"
-    anneal_share: float = option(
-        0.5, "in (0, 1]"
-    )  # anneal: share of the epochs in which kappa falls
+    anneal_share: float = option(0.5, "in (0, 1]")  # anneal: share of epochs with falling kappa
     nucleus_mass: float = option(0.8, "in (0, 1]")  # nucleus: softmax mass that codewords must hold
     init: Literal["kmeans", "xavier"] = "kmeans"  # where the codebooks start
     query_norm: Literal["unit", "raw"] = "unit"  # query sub-vectors as trained, or unnormalised
@@ -207,36 +201,30 @@ class LossConfig(_Stage):
 class TrainingConfig(_Stage):
     """The optimisation, and how the machine is used for it."""
 
-    # What learns. head: all but the backbone, from features that are computed once; last: the last
-    # stage of the backbone too, from the maps of the stage before; all: everything, from pixels.
+    # head: all but the backbone, from cached features; last: also its last stage, from cached maps
+    # of the stage before; all: everything, from pixels.
     trainable: Literal["head", "last", "all"] = "all"
-    feature_noise: float = option(0.0, "0 or more")  # of head and last, in deviations of a feature
+    feature_noise: float = option(0.0, "0 or more")  # head, last: in deviations of each feature
     epochs: int = option(70, "at least 1")
     batch_size: int = option(128, "at least 1")
     sampler: Literal["shuffle", "classes"] = "shuffle"  # plain shuffle, or P classes x K images
     images_per_class: int = option(4, "at least 1")  # K of "classes"; P = batch_size / K
     optimizer: Literal["adam", "adamw", "sgd"] = "adam"
     learning_rate: float = option(2e-4, "above 0")  # of the backbone
-    head_rate_factor: float = option(10.0, "above 0")  # all but the backbone learns faster
+    head_rate_factor: float = option(10.0, "above 0")  # rate of the head over the backbone's
     weight_decay: float = option(0.0, "0 or more")
     warmup_epochs: float = option(1.0, "0 or more")  # linear, from 0
     final_rate: float = option(0.01, "in [0, 1]")  # cosine ends at this share of the learning rate
-    codebook_epoch: int = option(0, "0 or more")  # epochs without codebooks, before these start
-    ema_decay: float = option(
-        0.998, "in [0, 1)"
-    )  # of the averaged weights that are saved; 0 is off
+    codebook_epoch: int = option(0, "0 or more")  # first epoch with codebooks
+    ema_decay: float = option(0.998, "in [0, 1)")  # of the saved, averaged weights; 0 is off
     seed: int = option(0, "0 or more")
     precision: Literal["auto", "bf16", "float32"] = "auto"  # auto: bf16 on CUDA, else float32
     accelerate: Literal["auto", "full", "graph", "off"] = "auto"  # CUDA graph, full: and compiled
-    images_on_device: Literal["auto", "on", "off"] = "auto"  # keep decoded images beside the model
+    images_on_device: Literal["auto", "on", "off"] = "auto"  # keep decoded images in its memory
     workers: int = option(0, "0 or more")  # processes that decode; 0: one per core
-    evaluate_every: int = option(
-        10, "at least 1"
-    )  # epochs between two; the last is always evaluated
-    checkpoint_seconds: float = option(
-        60.0, "0 or more"
-    )  # least between two states; 0: every epoch
-    onnx: bool = True  # write the files at the end that search and serve run on without torch
+    evaluate_every: int = option(10, "at least 1")  # epochs; the last one is always evaluated
+    checkpoint_seconds: float = option(60.0, "0 or more")  # between two; 0: after every epoch
+    onnx: bool = True  # also write ONNX files, for machines without torch
 
     def _contradictions(self) -> Iterator[str]:
         size, share = self.batch_size, self.images_per_class
@@ -266,23 +254,18 @@ class RunConfig:
                 f"Use one of {near} codebooks, or set model.embedding_dim={fitting}."
             )
 
-    @property
-    def sub_dim(self) -> int:
-        """Length d = D / M of a sub-vector."""
-        return self.model.embedding_dim // self.quantizer.num_codebooks
-
 
 def with_bits(config: RunConfig, bits: int) -> RunConfig:
-    """Return the config with as many codebooks as `bits` asks for.
+    """Return the config with as many codebooks as codes of `bits` need.
 
-    The embedding dimension stays, unless the codebooks no longer divide it: then the error says so.
+    The embedding dimension stays; a `ConfigError` if the codebooks do not divide it.
     """
     per_book = int(math.log2(config.quantizer.codebook_size))
     if bits < per_book or bits % per_book:
-        few, some, more, many = (per_book * books for books in (2, 4, 6, 8))
+        *others, last = (str(per_book * books) for books in (2, 4, 6, 8))
         raise ConfigError(
             f"bits={bits} is not a multiple of {per_book} (quantizer.codebook_size="
-            f"{config.quantizer.codebook_size}). Use {few}, {some}, {more} or {many}."
+            f"{config.quantizer.codebook_size}). Use {', '.join(others)} or {last}."
         )
     quantizer = dataclasses.replace(config.quantizer, num_codebooks=bits // per_book)
     return dataclasses.replace(config, quantizer=quantizer)

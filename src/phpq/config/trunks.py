@@ -21,7 +21,7 @@ TERMS = {
 
 @dataclass(frozen=True, slots=True)
 class Trunk:
-    """A pretrained network whose features are good as they are."""
+    """A pretrained network whose features are good without fine-tuning."""
 
     name: str  # family-size
     backbone: str  # timm's name of model and weights
@@ -46,18 +46,18 @@ class Trunk:
             "model.weights=hub",
             f"model.pixel_mean={mean}",
             f"model.pixel_std={deviation}",
-            f"data.store_size={self.side * 8 // 7}",  # crops are cut from more than they show
+            f"data.store_size={self.side * 8 // 7}",  # larger than the crops
             f"data.crop_size={self.side}",
             f"data.eval_size={self.side}",
             "training.trainable=head",
-            # For those who let it learn: features as good as these are easily spoilt, and the head
-            # learns as fast as ever.
+            # If it is fine-tuned: a low rate, since features as good as these are easily spoilt,
+            # and the usual rate for the head.
             "training.learning_rate=2e-5",
             "training.head_rate_factor=100",
         )
         if not self.depth:
             return texts
-        # Tokens have either sign, and of all poolings only the average (rho = 1) keeps it.
+        # Tokens have either sign, which only average pooling (rho = 1) keeps.
         blocks = f"model.blocks={self.depth * 3 // 4 - 1},{self.depth - 1}"
         return (*texts, blocks, "model.levels=3", "model.rho=1,1,1")
 

@@ -19,11 +19,11 @@ __all__ = [
     "hold_out_classes",
     "learned_part",
     "mark_mask",
-    "new_kinds",
     "open_dataset",
     "plumage",
     "read_image",
     "to_square",
+    "unseen_split",
     "write_plumage",
 ]
 
@@ -45,7 +45,7 @@ if TYPE_CHECKING:
         hold_out,
         hold_out_classes,
         learned_part,
-        new_kinds,
+        unseen_split,
     )
     from phpq.data.sources import data_home, open_dataset
     from phpq.data.synthetic.plumage import mark_mask, plumage, write_plumage
@@ -56,7 +56,7 @@ else:
             "phpq.data.decode": "DecodedImages FileReader SkippedImage decode_all decode_square "
             "decode_squares read_image to_square",
             "phpq.data.images": "Dataset ImageReader LabelledImages hold_out hold_out_classes "
-            "learned_part new_kinds",
+            "learned_part unseen_split",
             "phpq.data.sources": "data_home open_dataset",
             "phpq.data.synthetic.plumage": "mark_mask plumage write_plumage",
         },

@@ -1,8 +1,8 @@
-"""Which images make up each step of an epoch, how they get to the device, what the network sees.
+"""The batches of an epoch: which images, how they get to the device, and their augmentation.
 
 `plan_epoch` is a pure function of (seed, epoch), a training crop one of (pixels, parameters): a
-resumed run sees what an uninterrupted one would have seen. Pixels stay on the device, or, where the
-data set does not fit, come from worker processes. Encoding sees the fixed centre view.
+resumed run sees the same batches as an uninterrupted one. Pixels stay on the device, or come from
+worker processes if they do not fit. Encoding sees a fixed centre view.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def draw_augmentations(
     """
     limit = np.log(config.crop_ratio)
     width = height = np.full(count, np.inf)
-    for _ in range(10):  # until the crop fits, as torchvision does; then it is clipped
+    for _ in range(10):  # redraw crops that do not fit, as torchvision does; then clip
         again = (width > 1) | (height > 1)
         area = generator.uniform(config.crop_scale, 1, count)
         ratio = np.exp(generator.uniform(-limit, limit, count))
@@ -54,7 +54,7 @@ def draw_augmentations(
 
 @dataclass(frozen=True, slots=True)
 class Views:
-    """Turns stored squares into training and encoding views as the config says."""
+    """Turns stored squares into training and encoding views."""
 
     config: DataConfig
 
@@ -84,21 +84,21 @@ class Views:
 def crop_boxes(parameters: Tensor) -> Tensor:
     """Return the boxes (B, 4) for `cut_boxes` of (B, 8) of `draw_augmentations`."""
     x, y, width, height, mirror = parameters[:, :5].unbind(1)
-    # The stored square is [-1, 1]^2; a negative half width turns x around.
+    # The stored square is [-1, 1]^2; a negative half width mirrors x.
     return torch.stack([2 * x - 1, 2 * y - 1, width * mirror, height], 1)
 
 
 def cut_boxes(images: Tensor, boxes: Tensor, size: tuple[int, int]) -> Tensor:
-    """Sample a box from each of (B, C, H, W) float images, bilinear; border pixels go on beyond.
+    """Sample a box from each of (B, C, H, W) float images, bilinear, with border padding.
 
     Boxes (B, 4) are centre x, y and half the width and height, the image being [-1, 1]^2; a
-    negative half mirrors. Differentiable in them. Returns (B, C, *size) for a height and a width.
+    negative half mirrors. Differentiable in the boxes. Returns (B, C, *size), a height and a width.
     """
     height, width = size
     x, y, half_width, half_height = boxes.unbind(1)
     columns = x[:, None] + half_width[:, None] * cell_centres(width, boxes.device)
     rows = y[:, None] + half_height[:, None] * cell_centres(height, boxes.device)
-    # Not `affine_grid`: it multiplies matrices, which takes longer than the sampling itself.
+    # Not `affine_grid`, whose matrix products take longer than the sampling itself.
     places = (columns[:, None, :].expand(-1, height, -1), rows[:, :, None].expand(-1, -1, width))
     grid = torch.stack(places, 3)
     return F.grid_sample(images, grid, padding_mode="border", align_corners=False)
@@ -115,7 +115,7 @@ def _colour(images: Tensor, factors: Tensor) -> Tensor:
     images = images * brightness
     mean = images.mean(dim=(1, 2, 3), keepdim=True)
     images = mean + (images - mean) * contrast
-    # Spelt out: a tensor of weights would be a copy to the device, which a CUDA graph cannot hold.
+    # Scalars: a tensor of weights would be copied to the device, which a CUDA graph cannot do.
     red, green, blue = images[:, 0:1], images[:, 1:2], images[:, 2:3]
     grey = 0.299 * red + 0.587 * green + 0.114 * blue
     return (grey + (images - grey) * saturation).clamp(0, 1)
@@ -130,7 +130,7 @@ class EpochPlan:
 
 
 def steps_per_epoch(num_images: int, batch_size: int) -> int:
-    """Count full batches; the remainder of a shuffle waits for another epoch."""
+    """Count full batches; the remainder of a shuffle is dropped."""
     return max(1, num_images // batch_size)
 
 
@@ -144,7 +144,7 @@ def plan_epoch(
     if training.sampler == "classes":
         order = _by_classes(generator, labels, shape, training.images_per_class)
     else:
-        # A set smaller than one batch is repeated to fill it: every batch has the same shape.
+        # A set smaller than one batch is repeated: every batch has the same shape.
         repeats = -(-training.batch_size // len(labels))
         rounds = [generator.permutation(len(labels)) for _ in range(repeats)]
         order = np.concatenate(rounds)[: steps * training.batch_size]
@@ -173,7 +173,7 @@ def _by_classes(
 
 
 class PixelSource(Protocol):
-    """Gives the stored squares of the images of each step."""
+    """Yields the stored squares of each step."""
 
     def batches(self, indices: NDArray[np.int64]) -> Iterator[Tensor]:
         """Yield (B, 3, S, S) uint8 on the device for each row of (steps, B) indices."""
@@ -183,7 +183,7 @@ class ResidentPixels:
     """All decoded images in one tensor on the device."""
 
     def __init__(self, pixels: NDArray[np.uint8], device: torch.device) -> None:
-        # A memory-mapped cache is read-only; torch wants to own what it wraps.
+        # A copy: torch warns about read-only memory, such as a memory-mapped cache.
         self.pixels = torch.tensor(pixels).to(device)
 
     def batches(self, indices: NDArray[np.int64]) -> Iterator[Tensor]:
@@ -228,16 +228,16 @@ class _SquareDataset(TorchDataset[Tensor]):
         return len(self.images)
 
     def __getitem__(self, index: int) -> Tensor:
-        # The same door as for resident pixels: both see the same image to the bit.
+        # As for resident pixels, so that both see the same pixels to the bit.
         source = self.images.path(index) or self.images.read(index)
         return torch.from_numpy(decode_square(source, self.config, name=self.images.ids[index]))
 
 
 def fits_on(device: torch.device, num_bytes: int) -> bool:
-    """Tell whether that many bytes may stay on the device beside the training itself."""
+    """Tell whether that many bytes fit on the device beside the training itself."""
     if device.type == "cuda":
         free, _ = torch.cuda.mem_get_info(device)
         return num_bytes < 0.5 * free
     if "SC_AVPHYS_PAGES" not in getattr(os, "sysconf_names", {}):
-        return num_bytes < 1 << 30  # this system does not say what is free
+        return num_bytes < 1 << 30  # the free memory is unknown on this system
     return num_bytes < 0.5 * os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")

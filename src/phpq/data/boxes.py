@@ -33,11 +33,10 @@ def cut_out(
     name: str | None = None,
     max_pixels: int = MAX_PIXELS,
 ) -> Image.Image:
-    """Return the part of an image that a box is on, in whole pixels.
+    """Crop an image to a box, in whole pixels.
 
-    The box is (left, top, right, bottom) in pixels of the upright image. What is around it is left
-    out, and what is cut out is encoded as a photo of its own: of a rectangle, where a model takes
-    the square at the centre of its images, that square.
+    The box is (left, top, right, bottom) in pixels of the upright image. The crop is encoded like
+    any photo: a model with `data.fit=crop` sees the square at its centre.
     """
     image = source
     if not isinstance(image, Image.Image):

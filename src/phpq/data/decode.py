@@ -29,15 +29,14 @@ from phpq.errors import BadImageError, DataError
 MAX_PIXELS = DataConfig().max_pixels
 _EXTENSIONS = "avif bmp gif jpe jpeg jpg jp2 pbm pgm png pnm ppm tga tif tiff webp"
 IMAGE_EXTENSIONS = frozenset(f".{extension}" for extension in _EXTENSIONS.split())
-# What is opened, whatever a file is called: the formats of the extensions above, which Pillow
-# decodes inside this process. Its other plug-ins are never asked: some start programs (EPS starts
-# Ghostscript, which runs the file) or open further files. JPEG includes the MPO of phones. TGA has
-# no mark of its own and comes last.
+# The formats of the extensions above, which are detected by content. Pillow's other plug-ins are
+# never used: some start programs (EPS starts Ghostscript, which runs the file) or open further
+# files. JPEG includes the MPO of phones. TGA has no magic number and comes last.
 FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF", "AVIF", "JPEG2000", "PPM", "TGA")
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
-_AHEAD = 256  # images of a set that are decoded before they are asked for
+_AHEAD = 256  # images that are decoded in advance
 
 # Pillow's pixel limit is a module global; the lock keeps two of our threads from restoring it
 # in the wrong order. It is held while a header is parsed, not while pixels are decoded.
@@ -66,10 +65,10 @@ def read_image(
     """Decode a file, or its bytes, in one of `FORMATS` to mode RGB, or raise a `BadImageError`.
 
     The EXIF orientation is applied, transparency is laid over white, 16-bit and float images are
-    scaled to 8 bits, and the first frame of an animation is taken. An error calls it `name`, by
-    default its path. An image of more than `max_pixels` is refused from its header, before it is
-    decoded. With `draft` > 0 a JPEG may be decoded at a reduced size, as long as both sides keep at
-    least that many pixels.
+    scaled to 8 bits, and the first frame of an animation is taken. Errors call it `name`, by
+    default its path. An image of more than `max_pixels` is refused by its header, before it is
+    decoded. With `draft` > 0 a JPEG may be decoded at a reduced size, of at least that many pixels
+    on both sides.
     """
     name = name or (str(source) if isinstance(source, Path) else "uploaded image")
     with _open_bytes(source, name) as stream:
@@ -102,7 +101,7 @@ def decode_square(
     if isinstance(source, Image.Image):
         image = _to_rgb(source)
     else:
-        # Twice the size leaves the final resize something to average, so quality holds.
+        # Twice the size, so that the final resize still averages.
         wanted = 2 * config.store_size
         image = read_image(source, name=name, max_pixels=config.max_pixels, draft=wanted)
     return to_square(image, config.store_size, config.fit)
@@ -131,7 +130,7 @@ class DecodedImages:
 def decode_squares(
     images: LabelledImages, config: DataConfig, *, ahead: int = _AHEAD, workers: int = 0
 ) -> Generator[NDArray[np.uint8] | str, None, None]:
-    """Decode a set in threads; yields each (3, S, S) uint8 square, or why it cannot be read."""
+    """Decode a set in threads; yields each (3, S, S) uint8 square, or the reason of a failure."""
 
     def decode(row: int) -> NDArray[np.uint8] | str:
         try:
@@ -154,8 +153,8 @@ def decode_all(
     """Decode a set of images to squares, in order; unreadable ones are left out or refused.
 
     `workers` are threads; 0 is one per core. `progress` is called with (images done, images in
-    all). The folder `cache` keeps the pixels for the next time; one that is stale or damaged is
-    made anew, and images that do not come from files are not cached.
+    all). The folder `cache` keeps the pixels of images that come from files; a stale or damaged
+    cache is written again.
     """
     entry = find_entry(cache, images, config) if cache is not None else None
     stored = entry.load() if entry else None
@@ -174,7 +173,7 @@ def decode_readable(
     workers: int = 0,
     progress: Callable[[int, int], None] | None = None,
 ) -> StoredPixels:
-    """Decode a set in memory, as `decode_all`, and judge nothing: it may be a part of a set."""
+    """Decode a set, or a part of one, in memory; unreadable images are not refused."""
     pixels = np.empty((len(images), 3, config.store_size, config.store_size), dtype=np.uint8)
     reasons = _fill(pixels, images, config, workers, progress)
     return StoredPixels(pixels[: len(images) - len(reasons)], reasons)
@@ -183,7 +182,7 @@ def decode_readable(
 def accept_readable(
     images: LabelledImages, stored: StoredPixels, config: DataConfig
 ) -> DecodedImages:
-    """Leave out the images of a whole set that could not be read, or refuse it as `decode_all`."""
+    """Leave out unreadable images of a whole set, or raise a `DataError`, as `decode_all` does."""
     skipped = tuple(SkippedImage(images.ids[i], why) for i, why in sorted(stored.reasons.items()))
     if skipped and config.on_bad_image == "refuse":
         shown = "\n".join(f"  {image.reason}" for image in skipped[:10])
@@ -212,7 +211,7 @@ def _fill(
     workers: int,
     progress: Callable[[int, int], None] | None,
 ) -> dict[int, str]:
-    """Write the readable images into `pixels`, in order; returns why others cannot be read."""
+    """Write readable images into `pixels`, in order; returns the reasons of the others."""
     reasons: dict[int, str] = {}
     with closing(decode_squares(images, config, workers=workers)) as squares:
         for row, square in enumerate(squares):
@@ -229,7 +228,7 @@ def _decode(stream: BinaryIO, name: str, max_pixels: int, draft: int) -> Image.I
     try:
         with _LIMIT_LOCK:
             limit = Image.MAX_IMAGE_PIXELS
-            Image.MAX_IMAGE_PIXELS = None  # our own limit is checked below, from the same header
+            Image.MAX_IMAGE_PIXELS = None  # our own limit is checked below
             try:
                 image = Image.open(stream, formats=FORMATS)
             finally:
@@ -260,19 +259,19 @@ def _decode(stream: BinaryIO, name: str, max_pixels: int, draft: int) -> Image.I
 
 
 def _unknown_kind(stream: BinaryIO) -> str:
-    """Say what a file looks like that is of none of `FORMATS`, from its first bytes alone."""
+    """Describe a file that is in none of `FORMATS` by its first bytes."""
     stream.seek(0)
     start = stream.read(16)
-    Image.init()  # makes all formats known by their marks; none of them is asked to open the file
+    Image.init()  # registers all formats; none of them opens the file
     marks = ((kind, accept) for kind, (_, accept) in Image.OPEN.items() if kind not in FORMATS)
-    whole = len(start) == 16  # as the marks are compared; no image is shorter
+    whole = len(start) == 16  # which magic numbers are compared with; no image is shorter
     seen = next((kind for kind, accept in marks if whole and accept and accept(start) is True), "")
     what = f"it looks like {seen}" if seen else "it is not an image, or damaged from the start"
     return f"{what}. Opened are {', '.join(FORMATS)}: save it anew as one of these"
 
 
 def image_format(content: bytes) -> str:
-    """Return what a readable file is, as in "JPEG"."""
+    """Return the format of a readable file, as in "JPEG"."""
     with Image.open(io.BytesIO(content), formats=FORMATS) as image:
         return image.format or ""
 
@@ -304,7 +303,7 @@ def _to_rgb(image: Image.Image) -> Image.Image:
 
 
 def _eight_bits(values: NDArray[np.generic]) -> NDArray[np.uint8]:
-    """Scale (H, W) integers by their natural range, floats by the range seen, to uint8."""
+    """Scale (H, W) to uint8: integers by the range of their type, floats by that of the values."""
     deep = np.nan_to_num(values.astype(np.float64), posinf=0.0, neginf=0.0)
     low, high = float(deep.min()), float(deep.max())
     if values.dtype == np.uint16:
@@ -327,12 +326,11 @@ def _bad(name: str, reason: str) -> BadImageError:
 def read_ahead(
     items: Iterable[Item], work: Callable[[Item], Result], *, ahead: int, workers: int = 0
 ) -> Generator[Result, None, None]:
-    """Yield `work(item)` for every item, in order and in flat memory.
+    """Yield `work(item)` for every item, in order, computed in threads and in bounded memory.
 
-    Work is done in threads (Pillow decodes outside the interpreter lock), `workers` of them; 0 is
-    one per core. Items are taken by the thread that asks for results, `ahead` >= 1 of them before
-    that. An error of `work` is raised where its result would have been yielded. When the generator
-    is closed, work that has not begun is dropped, and the threads end.
+    `workers` are threads; 0 is one per core (Pillow decodes outside the interpreter lock). Items
+    are read by the calling thread, `ahead` >= 1 in advance. An error of `work` is raised in place
+    of its result. When the generator is closed, pending work is cancelled.
     """
     waiting: deque[Future[Result]] = deque()
     with ThreadPoolExecutor(workers or os.cpu_count() or 1) as pool:

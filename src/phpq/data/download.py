@@ -1,7 +1,7 @@
 """The name of a benchmark in, its unpacked folder out; from the official addresses only.
 
-A transfer that breaks goes on where it stopped, now or at the next call. Nothing is unpacked before
-its checksum is right, and the folder appears by rename, complete or not at all.
+An interrupted transfer continues where it stopped, now or at the next call. Archives are unpacked
+after their checksum was verified, and the folder is renamed when it is complete.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from phpq.errors import DownloadError, unknown_name
 
 Progress = Callable[[str, int, int], None]  # file, bytes done, bytes in all
 
-ATTEMPTS = 5  # without a single new byte; progress starts the count again
+ATTEMPTS = 5  # without a new byte; progress resets the count
 WAIT_SECONDS = 1.0  # before the second attempt; doubled each time
 TIMEOUT_SECONDS = 30.0
 
@@ -72,9 +72,9 @@ CATALOGUE: dict[str, tuple[Archive, ...]] = {
 
 
 def download(name: str, folder: Path, *, progress: Progress | None = None) -> Path:
-    """Fetch and unpack "cub200" or "dogs120" into `folder/name`, unless it is there already.
+    """Fetch and unpack "cub200" or "dogs120" into `folder/name`, unless that exists.
 
-    A `DownloadError` says what to do by hand; what has arrived is kept.
+    A `DownloadError` says what to do by hand; received bytes are kept.
     """
     if name not in CATALOGUE:
         raise unknown_name("download", name, CATALOGUE)
@@ -97,7 +97,7 @@ def download(name: str, folder: Path, *, progress: Progress | None = None) -> Pa
 
 
 def _fetch(archive: Archive, folder: Path, progress: Progress | None) -> Path:
-    """Return the complete file with the right checksum, fetching what is missing of it."""
+    """Return the complete file with the right checksum; missing bytes are fetched."""
     file = folder / archive.file
     if not file.is_file():
         part = folder / f"{archive.file}.part"
@@ -117,7 +117,7 @@ def _fetch(archive: Archive, folder: Path, progress: Progress | None) -> Path:
 
 
 def _transfer(archive: Archive, part: Path, progress: Progress | None) -> None:
-    """Append what is missing of a file to `part`, through any number of broken connections."""
+    """Append the missing bytes of a file to `part`; broken connections are retried."""
     import httpx
 
     failures = 0
@@ -129,9 +129,9 @@ def _transfer(archive: Archive, part: Path, progress: Progress | None) -> None:
         except httpx.HTTPStatusError as error:
             answer = error.response
             reason = f"the server answered {answer.status_code} {answer.reason_phrase}"
-            if answer.status_code == 416 and before:  # what we have is not a beginning of the file
+            if answer.status_code == 416 and before:  # `part` is longer than the file
                 part.unlink()
-            elif answer.status_code < 500:  # asking again will not help
+            elif answer.status_code < 500:  # a retry will not help
                 raise _offline(archive, part, reason) from error
         except httpx.RemoteProtocolError:
             reason = "the connection ended early"
@@ -144,10 +144,10 @@ def _transfer(archive: Archive, part: Path, progress: Progress | None) -> None:
 
 
 def _receive(archive: Archive, part: Path, start: int, progress: Progress | None) -> bool:
-    """Ask for the bytes from `start` on and append them; return whether the file is complete."""
+    """Append the bytes from `start` on; returns whether the file is complete."""
     import httpx
 
-    # The bytes as they are: a compressed answer could not be continued.
+    # Uncompressed: a compressed transfer could not be continued.
     headers = {"User-Agent": "phpq", "Accept-Encoding": "identity"}
     if start:
         headers["Range"] = f"bytes={start}-"
@@ -157,13 +157,13 @@ def _receive(archive: Archive, part: Path, start: int, progress: Progress | None
         response.raise_for_status()
         resumed = response.status_code == 206
         if resumed and not response.headers.get("Content-Range", "").startswith(f"bytes {start}-"):
-            part.unlink()  # a range that we did not ask for: begin again
+            part.unlink()  # not the requested range: start again
             return False
         done = start if resumed else 0
         length = response.headers.get("Content-Length")
         total = done + int(length) if length else archive.size
         with part.open("ab" if resumed else "wb") as stream:
-            for block in response.iter_raw():  # as they come: none waits to be written
+            for block in response.iter_raw():  # written at once, so that none is lost
                 stream.write(block)
                 done += len(block)
                 if progress:

@@ -17,7 +17,7 @@ from phpq.data.decode import IMAGE_EXTENSIONS, FileReader
 from phpq.data.images import Dataset, LabelledImages, named, split_by_hash
 from phpq.errors import DataError
 
-HIDDEN = (".", "__MACOSX")  # how the names begin of what is left out
+HIDDEN = (".", "__MACOSX")  # prefixes of names that are ignored
 TEST_FOLDERS = ("test", "val", "valid", "validation")  # the first one found is used
 LAYOUT = "Put the images of each class in a folder of their own: FOLDER/<class>/<image>.jpg"
 
@@ -101,7 +101,7 @@ def walk_images(root: Path) -> Iterator[Path]:
             folders.clear()
             continue
         seen.add((status.st_dev, status.st_ino))
-        # A gallery inside the folder holds no images of its own.
+        # The folders of a gallery hold no images to index.
         wanted = (f for f in folders if not f.startswith(HIDDEN) and not f.endswith(".lance"))
         folders[:] = sorted(wanted, key=natural_key)
         yield from (

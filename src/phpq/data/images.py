@@ -1,9 +1,9 @@
 """Labelled images: what every source yields and what everything downstream reads.
 
 A source (folder, table, benchmark, synthetic plumage) becomes a `Dataset` of two `LabelledImages`,
-each a list of ids and labels with a reader that opens one image at a time. Splits depend on the
-hashes of ids and the seed, never on positions, so a data set that grows keeps its old order: a new
-image moves at most one old one across a border.
+each a list of ids and labels with a reader that opens one image at a time. Splits depend on
+hashes of ids and the seed, not on positions: a new image moves at most one old one to the other
+split.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class LabelledImages:
     labels: NDArray[np.int64]  # (N,) positions in `class_names`; read-only
     class_names: tuple[str, ...]
     reader: ImageReader
-    places: NDArray[np.int64] | None = None  # (N,) positions in `reader`; None: the first N
+    positions: NDArray[np.int64] | None = None  # (N,) positions in `reader`; None: the first N
 
     def __post_init__(self) -> None:
         labels = np.array(self.labels, dtype=np.int64)
@@ -71,16 +71,16 @@ class LabelledImages:
 
     def read(self, index: int) -> Image.Image:
         """Return image `index` in mode RGB; a `BadImageError` names the image."""
-        return self.reader.read(self.place(index))
+        return self.reader.read(self.position(index))
 
     def path(self, index: int) -> Path | None:
         """Return the file of image `index`, or None if it does not come from a file."""
         find: Callable[[int], Path] | None = getattr(self.reader, "path", None)
-        return find(self.place(index)) if find else None
+        return find(self.position(index)) if find else None
 
-    def place(self, index: int) -> int:
+    def position(self, index: int) -> int:
         """Return the position of image `index` in the reader."""
-        return index if self.places is None else int(self.places[index])
+        return index if self.positions is None else int(self.positions[index])
 
     def subset(self, indices: ArrayLike) -> LabelledImages:
         """Select by (n,) distinct positions, in the order wanted, or by an (N,) bool mask."""
@@ -89,8 +89,8 @@ class LabelledImages:
             wanted = np.flatnonzero(wanted)
         wanted = wanted.astype(np.int64).reshape(-1)
         ids = tuple(self.ids[i] for i in wanted)
-        places = wanted if self.places is None else self.places[wanted]
-        return replace(self, ids=ids, labels=self.labels[wanted], places=places)
+        positions = wanted if self.positions is None else self.positions[wanted]
+        return replace(self, ids=ids, labels=self.labels[wanted], positions=positions)
 
     def class_sizes(self) -> NDArray[np.int64]:
         """Return (C,) int64, the images of each class."""
@@ -99,16 +99,16 @@ class LabelledImages:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Dataset:
-    """A training split, which is also the gallery, and a test split, which are the queries.
+    """A training split, which is also the gallery, and a test split of queries.
 
-    Every class has training images, there are two classes at least, and no image is on both sides;
-    a class may have no test image, but the test split has at least one.
+    There are two classes or more, every class has training images, and no image is in both splits.
+    A class may have no test image, but the test split is not empty.
     """
 
     name: str  # for messages, reports and folder names
     train: LabelledImages
     test: LabelledImages
-    source: str = ""  # what `open_dataset` opens to get the same again; empty if nothing does
+    source: str = ""  # by which `open_dataset` opens it again; empty if it cannot
 
     def __post_init__(self) -> None:
         names, others = self.train.class_names, self.test.class_names
@@ -175,19 +175,18 @@ def hold_out(dataset: Dataset, per_class: int, *, seed: int) -> Dataset:
 
 
 class HeldOutClasses(NamedTuple):
-    """A data set cut between the classes that are learned and new kinds."""
+    """A data set split into learned and unseen classes."""
 
     learned: Dataset  # of the first classes; labels are those of the whole data set
-    new_train: LabelledImages  # of the other classes, with the class names and labels of all
-    new_test: LabelledImages
+    unseen_train: LabelledImages  # of the other classes, with the class names and labels of all
+    unseen_test: LabelledImages
 
 
 def hold_out_classes(dataset: Dataset, share: float, *, learn_all: bool = False) -> HeldOutClasses:
-    """Keep the last `share` of the classes, in the data set's own order, away from training.
+    """Hold out the last `share` of the classes, in the order of the data set, from training.
 
-    0.5 is the half of metric learning, 0.05 leaves the first 95 % of the classes to learn. With
-    `learn_all` the test images of learned classes are learned, too, as metric learning does it: all
-    but one per class, which a run needs as queries.
+    0.5 is the usual half of metric learning. `learn_all` also learns the test images of learned
+    classes, as metric learning does, except for one per class, which a run needs as queries.
     """
     train, test, count = dataset.train, dataset.test, learned_classes(dataset, share)
     names, old, known = dataset.class_names, train.labels < count, test.labels < count
@@ -197,8 +196,8 @@ def hold_out_classes(dataset: Dataset, share: float, *, learn_all: bool = False)
     ]
     if learn_all:
         sizes = np.minimum(learned[1].class_sizes(), 1)
-        asking = draw_per_class(learned[1].ids, learned[1].labels, sizes, seed=0)
-        learned = [_joined(learned[0], learned[1].subset(~asking)), learned[1].subset(asking)]
+        queries = draw_per_class(learned[1].ids, learned[1].labels, sizes, seed=0)
+        learned = [_joined(learned[0], learned[1].subset(~queries)), learned[1].subset(queries)]
     if not len(learned[1]):
         raise DataError(
             f"None of the {count} classes of {dataset.name!r} that are learned has a test image, "
@@ -209,7 +208,7 @@ def hold_out_classes(dataset: Dataset, share: float, *, learn_all: bool = False)
 
 
 def learned_classes(dataset: Dataset, share: float) -> int:
-    """Return how many classes, the first of them, are learned if `share` of them is held out."""
+    """Return how many classes, the first ones, are learned if a `share` is held out."""
     classes = len(dataset.class_names)
     if not 0 < share < 1:
         raise DataError(f"A share of {share} of the classes cannot be held out: say 0.5 or 0.05.")
@@ -223,9 +222,9 @@ def learned_classes(dataset: Dataset, share: float) -> int:
 
 
 def learned_part(dataset: Dataset, config: DataConfig) -> Dataset:
-    """Return what a run with these settings learns from and asks with; the source stays.
+    """Return the training images and queries of a run with these settings; the source stays.
 
-    That is the data set itself, unless classes or images are held out.
+    They are the data set itself, unless classes or images are held out.
     """
     part = dataset
     if config.holdout_classes:
@@ -236,17 +235,17 @@ def learned_part(dataset: Dataset, config: DataConfig) -> Dataset:
     return replace(part, source=dataset.source)
 
 
-def new_kinds(dataset: Dataset, config: DataConfig) -> tuple[LabelledImages, LabelledImages]:
-    """Return gallery and queries of the classes that a run with these settings held out.
+def unseen_split(dataset: Dataset, config: DataConfig) -> tuple[LabelledImages, LabelledImages]:
+    """Return gallery and queries of the classes that a run with these settings holds out.
 
-    The queries are their test images; where the run does not look at the test split, or they have
-    none, they are drawn from the others, but the last image of a class stays.
+    The queries are their test images. If there are none, or the run does not use the test split,
+    they are drawn from the training images, of which each class keeps at least one.
     """
     held = hold_out_classes(dataset, config.holdout_classes)
-    per_class = config.holdout_per_class or (0 if len(held.new_test) else 1)
+    per_class = config.holdout_per_class or (0 if len(held.unseen_test) else 1)
     if not per_class:
-        return held.new_train, held.new_test
-    train = held.new_train
+        return held.unseen_train, held.unseen_test
+    train = held.unseen_train
     counts = np.minimum(per_class, np.maximum(train.class_sizes() - 1, 0))
     drawn = draw_per_class(train.ids, train.labels, counts, seed=0)
     return train.subset(~drawn), train.subset(drawn)
@@ -254,7 +253,7 @@ def new_kinds(dataset: Dataset, config: DataConfig) -> tuple[LabelledImages, Lab
 
 @dataclass(frozen=True, slots=True)
 class _TwoReaders:
-    """Reads the images of one set, then those of another."""
+    """Reads the images of two sets as one."""
 
     first: LabelledImages
     second: LabelledImages
@@ -273,20 +272,20 @@ class _TwoReaders:
 
 
 def _joined(first: LabelledImages, second: LabelledImages) -> LabelledImages:
-    """Put the images of two sets with the same classes into one, with the name of the first."""
+    """Concatenate two sets of the same classes, under the name of the first."""
     labels = np.concatenate([first.labels, second.labels])
     reader = _TwoReaders(first, second)
     return LabelledImages(first.name, first.ids + second.ids, labels, first.class_names, reader)
 
 
 def split_by_hash(images: LabelledImages, *, seed: int) -> Dataset:
-    """Split images that came without a split: a fifth of each class becomes the test split."""
+    """Split images into train and test: a fifth of each class becomes the test split."""
     in_test = test_mask(images.ids, images.labels, images.class_names, seed=seed)
     return split_by_mask(images, in_test)
 
 
 def split_by_mask(images: LabelledImages, in_test: NDArray[np.bool_]) -> Dataset:
-    """Split N images by an (N,) mask, true for the test split; the data set takes their name."""
+    """Split N images by an (N,) mask, true for the test split; the name stays."""
     train = replace(images.subset(~in_test), name=f"{images.name}/train")
     test = replace(images.subset(in_test), name=f"{images.name}/test")
     return Dataset(images.name, train=train, test=test)
@@ -302,6 +301,11 @@ def hash_order(ids: Sequence[str], seed: int) -> NDArray[np.int64]:
         return hashlib.blake2b(text, key=key, digest_size=16).digest()
 
     return np.array(sorted(range(len(ids)), key=digest), dtype=np.int64)
+
+
+def spread(total: int, count: int) -> NDArray[np.int64]:
+    """Return at most `count` of `total` positions, spread evenly from the first to the last."""
+    return np.unique(np.linspace(0, total - 1, min(count, total)).round().astype(np.int64))
 
 
 def draw_per_class(

@@ -1,9 +1,9 @@
-"""What was made of images, on disk: `<name>.npy`, opened as a memory map, beside a JSON manifest.
+"""A cache of arrays made of images: `<name>.npy`, opened as a memory map, and a JSON manifest.
 
-That is decoded pixels, or what a frozen network makes of them (`phpq.training.features`). The
-manifest holds a fingerprint of the ids, file sizes, modification times and settings, and a
-checksum. Whatever does not match is made anew. Files appear by rename, whole or not at all, so a
-killed run leaves at most a `.tmp` file behind.
+The arrays are decoded pixels, or features of a frozen part (`phpq.training.features`). The manifest
+holds a fingerprint of the ids, file sizes, modification times and settings, and a checksum; an
+entry that does not match is made again. Files are renamed when they are complete: a killed run
+leaves at most a `.tmp` file.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ FORMAT_VERSION = 1
 
 @dataclass(frozen=True, slots=True, eq=False)
 class StoredPixels:
-    """An array of the readable images, and why the others are not among them."""
+    """An array of the readable images, and the reasons of the others."""
 
     pixels: NDArray[Any]  # (K, ...), the readable images in order: (K, 3, S, S) uint8 if decoded
     reasons: dict[int, str]  # by the position in the whole set
@@ -42,7 +42,7 @@ class StoredPixels:
 
 @dataclass(frozen=True, slots=True)
 class CacheEntry:
-    """The place of one set of images in a cache folder."""
+    """The files of one set of images in a cache folder."""
 
     folder: Path
     stem: str
@@ -59,7 +59,7 @@ class CacheEntry:
         return self.folder / f"{self.stem}.{self.fingerprint[:12]}.npy"
 
     def load(self) -> StoredPixels | None:
-        """Open the stored pixels, or return None if they are absent, stale or damaged."""
+        """Open the stored array; None if it is absent, stale or damaged."""
         try:
             manifest = json.loads(self.manifest.read_text("utf-8"))
             if manifest["fingerprint"] != self.fingerprint:
@@ -72,7 +72,7 @@ class CacheEntry:
                 return None
             return StoredPixels(kept, {int(i): why for i, why in manifest["reasons"].items()})
         except (OSError, ValueError, KeyError, TypeError, AttributeError):
-            return None  # every kind of damage has the same cure
+            return None  # whatever the damage, the entry is made again
 
     def build(
         self,
@@ -82,14 +82,14 @@ class CacheEntry:
     ) -> StoredPixels:
         """Make the stored array and open it.
 
-        `fill` writes the readable images, first and in order, into an array (N, ...) for all
+        `fill` writes the readable images, in order, to the start of an array (N, ...) for all
         images, and returns the reasons of the others.
         """
         part = self.folder / f"{self.stem}.{os.getpid()}.tmp"
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
             pixels = np.lib.format.open_memmap(part, mode="w+", dtype=dtype, shape=shape)
-            if hasattr(os, "posix_fallocate"):  # else a full disk kills the process at a page fault
+            if hasattr(os, "posix_fallocate"):  # on a full disk a page fault kills the process
                 with part.open("r+b") as stream:
                     os.posix_fallocate(stream.fileno(), 0, part.stat().st_size)
             reasons = fill(pixels)
@@ -104,7 +104,7 @@ class CacheEntry:
                 "crc32": zlib.crc32(pixels[:readable].data),
                 "reasons": {str(i): why for i, why in sorted(reasons.items())},
             }
-            del pixels  # Windows moves no file that is mapped
+            del pixels  # Windows cannot rename a mapped file
             part.replace(self.pixels)
             write_json(self.manifest, manifest)
             for path in self.folder.glob(f"{self.stem}.*.npy"):
@@ -132,9 +132,9 @@ def find_entry(
     kind: str = "",
     made_by: Sequence[Any] = (),
 ) -> CacheEntry | None:
-    """Return the place of these images in a cache folder, or None if they are not all files.
+    """Return the entry of these images in a cache folder, or None if they are not all files.
 
-    For anything but pixels: `kind` is a part of the name, and `made_by` all that it depends on.
+    For anything but pixels, `kind` is a part of the name, and `made_by` all that it depends on.
     """
     settings = [FORMAT_VERSION, PIL.__version__, config.store_size, config.fit, config.max_pixels]
     settings += made_by

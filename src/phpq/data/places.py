@@ -1,8 +1,8 @@
-"""Files here or elsewhere: a path or a URI in, its bytes, its folder or its neighbours out.
+"""Local and remote files: paths and URIs in, bytes and listings out.
 
-URIs go through fsspec; the package of a protocol (s3fs, gcsfs, adlfs) is the user's to install.
-Where the bytes of an image come from is its origin: a file, a URI, a cell of a table, or memory. An
-origin is a few words; whoever encodes the image, here or on another machine, reads its bytes.
+URIs are read by fsspec; the user installs the package of a protocol (s3fs, gcsfs, adlfs). The
+origin of an image is where its bytes come from: a file, a URI, a cell of a table, or memory. It is
+small, so that it can be sent to the process or machine that reads and encodes the image.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ from phpq.errors import BadImageError, ConfigError, DataError, PhpqError
 
 Place = Path | str  # a path, or a URI
 _URI = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+://")
-_ATTEMPTS = 3  # at a file elsewhere: networks fail for moments
+_ATTEMPTS = 3  # to read a remote file
 _PAUSE = 0.5  # seconds before the second attempt, twice that before the third
-_BLOCK = 64  # images of a Parquet column that are held at once
-_BLOCKS = 4  # such blocks: threads read a little out of order
+_BLOCK = 64  # rows of a Parquet column that are read at once
+_BLOCKS = 4  # such blocks in memory: threads read slightly out of order
 
 
 def is_uri(text: object) -> bool:
-    """Return whether a text names a file elsewhere, as in s3://bucket/birds/1.jpg."""
+    """Tell whether a text is a URI, as in s3://bucket/birds/1.jpg."""
     return isinstance(text, str) and _URI.match(text) is not None
 
 
@@ -44,7 +44,7 @@ def suffix_of(place: Place) -> str:
 
 
 def beside(place: Place, name: str) -> Place:
-    """Return where a name leads that is written in the file at `place`."""
+    """Resolve a name that is written in the file at `place`."""
     if is_uri(name):
         return name
     if isinstance(place, Path):
@@ -53,7 +53,7 @@ def beside(place: Place, name: str) -> Place:
 
 
 def exists(place: str) -> bool:
-    """Return whether there is a file; False where that cannot be known."""
+    """Tell whether a file exists; False if that cannot be found out."""
     if not is_uri(place):
         return Path(place).is_file()
     try:
@@ -78,7 +78,7 @@ def open_place(place: Place) -> IO[bytes]:
 
 
 def read_uri(uri: str) -> bytes:
-    """Return the content of a file elsewhere; what may be a passing failure is tried again."""
+    """Return the content of a remote file; temporary failures are retried."""
     files, path = filesystem(uri)
     for attempt in range(1, _ATTEMPTS + 1):
         try:
@@ -94,7 +94,7 @@ def read_uri(uri: str) -> bytes:
 
 
 def walk_uri(root: str, extensions: frozenset[str]) -> Iterator[tuple[str, str]]:
-    """Yield files of a folder elsewhere as `walk_images` does: path relative to it, and URI."""
+    """Yield files of a remote folder in the order of `walk_images`: relative path, and URI."""
     files, top = filesystem(root)
     for parent, folders, names in _walked(files, top, root):
         kept = (f for f in folders if not f.startswith(HIDDEN) and not f.endswith(".lance"))
@@ -106,14 +106,14 @@ def walk_uri(root: str, extensions: frozenset[str]) -> Iterator[tuple[str, str]]
 
 
 def folders_in(root: str) -> set[str]:
-    """Return the names of the folders in a folder elsewhere, in lower case."""
+    """Return the names of the folders in a remote folder, in lower case."""
     files, top = filesystem(root)
     _, folders, _ = next(_walked(files, top, root))
     return {name.casefold() for name in folders}
 
 
 def _walked(files: Any, top: str, root: str) -> Iterator[tuple[str, list[str], list[str]]]:
-    """Walk as `os.walk` does: folders that are taken out of the list are not entered."""
+    """Walk as `os.walk` does: folders that are removed from the list are not entered."""
     try:
         yield from files.walk(top.rstrip("/") or "/", on_error="raise")
     except Exception as error:
@@ -193,7 +193,7 @@ def origin_at(place: Path | str) -> Path | RemoteFile:
 
 
 def uri_of(origin: Origin) -> str | None:
-    """Return where the file of an image is; None if it comes from no file."""
+    """Return the path or URI of an image; None if it does not come from a file."""
     if isinstance(origin, Path):
         return str(origin.absolute())
     return origin.uri if isinstance(origin, RemoteFile) else None
@@ -215,15 +215,15 @@ def content_hash(origin: Origin) -> tuple[bytes, bytes | Image.Image]:
 
 
 def parquet_file(place: Place) -> Any:
-    """Open a Parquet file, here or elsewhere."""
+    """Open a local or remote Parquet file."""
     from pyarrow import parquet
 
-    # Arrow opens and closes a file of this machine by itself.
+    # Arrow opens and closes local files itself.
     return parquet.ParquetFile(open_place(place) if is_uri(place) else str(place))
 
 
 class _ParquetColumn:
-    """One column, read forwards block by block, whichever of its next rows is asked for."""
+    """One column, read block by block, for rows that are requested roughly in order."""
 
     def __init__(self, table: str, column: str) -> None:
         self._file = parquet_file(table)
@@ -233,7 +233,7 @@ class _ParquetColumn:
         self._starts = [0, *accumulate(sizes)]
         self._kept: deque[tuple[int, list[Any]]] = deque(maxlen=_BLOCKS)
         self._stream: Any = iter(())
-        self._next = self._end = 0  # rows between which the stream is
+        self._next = self._end = 0  # next row of the stream, and the end of its row group
         self._lock = threading.Lock()
 
     def read(self, row: int) -> Any:

@@ -220,10 +220,9 @@ LOADERS: dict[str, Callable[..., Dataset]] = {
 
 
 def open_dataset(spec: str | Path, *, seed: int = 0, home: Path | None = None) -> Dataset:
-    """Open a data set by what names it; its images are opened when they are read.
+    """Open a data set by a path, a known name, or `kind:PATH`; a `Path` is never a name.
 
-    That is a path, a known name, or `kind:PATH`; a `Path` is never taken for a name. The seed
-    decides the split where the source has none, and draws the plumage.
+    Images are opened when they are read. The seed draws a missing split, and the plumage.
     """
     if isinstance(spec, str):
         kind, colon, rest = spec.partition(":")

@@ -1,8 +1,8 @@
 """Tables of images: CSV, TSV, Parquet, Lance or a plain list in, rows or a `Dataset` out.
 
 A data set has one row per image: `path` (relative to the table's folder), `label`, and optionally
-`split` (train or test) and `id`. Without `split` a fifth of each class becomes the test split. Rows
-are read one at a time. A column of image bytes stays where it is: its cells are origins.
+`split` (train or test) and `id`. Without `split` a fifth of each class becomes the test split. A
+column of image bytes is not read here: its cells become origins (`places.TableCell`).
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ DELIMITERS = {".csv": ",", ".tsv": "\t"}
 TABLE_EXTENSIONS = (*DELIMITERS, ".parquet")
 FIXED = ("path", "uri", "image", "id", "label")  # the columns that are not metadata
 SPLITS = {"train": False, "test": True, "val": True, "valid": True, "validation": True}
-# 007 is a name, not a number: it would not come back as it was written.
+# 007 is a text, since a number would lose its zeros.
 _INTEGER = re.compile(r"-?(0|[1-9]\d{0,17})")
 _NUMBER = re.compile(r"-?(0|[1-9]\d*)(\.\d+)?([eE][+-]?\d+)?")
 _BLOCK = 1024  # rows of a Parquet file or a Lance dataset held at once
@@ -161,7 +161,7 @@ def _lines(place: Place) -> Iterator[dict[str, str]]:
         # utf-8-sig: spreadsheets write a byte order mark, which would become part of a name.
         with io.TextIOWrapper(open_place(place), encoding="utf-8-sig", newline="") as stream:
             lines = csv.reader(stream, delimiter=DELIMITERS[suffix_of(place)], strict=True)
-            header = [_spelled(name.strip()) for name in next(lines, [])]
+            header = [_column_name(name.strip()) for name in next(lines, [])]
             for number, line in enumerate(filter(None, lines), start=1):
                 if len(line) != len(header):
                     raise FormatError(
@@ -178,7 +178,7 @@ def _is_bare_list(place: Place) -> bool:
 
 
 def _bare_lines(place: Place) -> Iterator[str]:
-    """Yield what is on the lines of a list; blank ones and remarks (#) are left out."""
+    """Yield the lines of a list, without blank lines and comments (#)."""
     try:
         with io.TextIOWrapper(open_place(place), encoding="utf-8-sig") as stream:
             for line in stream:
@@ -209,14 +209,14 @@ def _arrow_rows(place: Place) -> Iterator[dict[str, Any]]:
         cells = _image_column(schema)
         columns = [name for name in schema.names if name != cells]
         for number, row in enumerate(chain.from_iterable(_blocks(source, columns))):
-            named_row = {_spelled(name): value for name, value in row.items()}
+            named_row = {_column_name(name): value for name, value in row.items()}
             if cells:
                 named_row["image"] = TableCell(table, number, cells, version)
             yield named_row
 
 
 def _blocks(source: Any, columns: list[str]) -> Iterator[list[dict[str, Any]]]:
-    if hasattr(source, "take"):  # a Lance dataset, read by position: its cells are named so
+    if hasattr(source, "take"):  # a Lance dataset, read by position, as its cells are
         count = source.count_rows()
         for start in range(0, count, _BLOCK):
             rows = list(range(start, min(start + _BLOCK, count)))
@@ -227,7 +227,7 @@ def _blocks(source: Any, columns: list[str]) -> Iterator[list[dict[str, Any]]]:
         yield batch.select(columns).to_pylist() if columns else [{}] * batch.num_rows
 
 
-def _spelled(name: str) -> str:
+def _column_name(name: str) -> str:
     """Return a column's name, in lower case if it is a fixed one."""
     return name.lower() if name.lower() in FIXED else name
 

@@ -1,9 +1,9 @@
 """From scores to ranked tie groups: what every retrieval measure is computed from.
 
 A gallery with short codes has many equal scores. `rank_codes`, `rank_embeddings` and `rank_rows`
-order the gallery for each query, merge what is tied, and keep the tie groups that hold a relevant
-item, and whether the first hit as it is served is relevant: the measures in `metrics.py` need
-nothing else. Blocks of queries are yielded, so memory stays small.
+sort the gallery for each query, merge ties, and keep what the measures in `metrics.py` need: the
+tie groups that hold a relevant item, and whether the first hit is relevant. They yield blocks of
+queries, so that memory stays small.
 """
 
 from __future__ import annotations
@@ -96,13 +96,13 @@ def rank_rows(
     gallery_labels: IntArray,
     left_out: Callable[[slice], NDArray[np.bool_]] | None = None,
 ) -> Iterator[TieGroups]:
-    """Rank N rows, each by itself, by any score: (q, N) float32 of some of the queries.
+    """Rank N rows by a function that scores (q, N) float32 some of the queries.
 
-    Rows that `left_out`, (q, N) bool of the same queries, names are neither found nor missed, as
-    the row that is the query itself.
+    `left_out` returns (q, N) bool for the same queries: rows that do not count, such as the query
+    itself.
     """
     rows = len(gallery_labels)
-    groups = CodeGroups(  # every row by itself, without a code
+    groups = CodeGroups(  # one group per row, with dummy codes
         np.zeros((rows, 1), np.uint8), np.arange(rows), np.ones_like(gallery_labels)
     )
     labelled = _count_classes(groups, gallery_labels)
@@ -199,7 +199,7 @@ def _first_labels(scores: FloatArray, gallery: LabelledGroups) -> IntArray:
 def _packed_counts(labels: IntArray, gallery: LabelledGroups) -> IntArray:
     """Return (B, G): rows of each distinct code and, in the high bits, those of the query's label.
 
-    Both counts travel through the sort in one number, which halves the memory traffic.
+    Both counts are sorted as one number, which halves the memory traffic.
     """
     packed = np.tile(gallery.groups.sizes, (len(labels), 1))
     position = np.searchsorted(gallery.classes, labels)
@@ -207,7 +207,7 @@ def _packed_counts(labels: IntArray, gallery: LabelledGroups) -> IntArray:
     known = np.flatnonzero(gallery.classes[position] == labels)
     first = gallery.offsets[position[known]]
     lengths = gallery.offsets[position[known] + 1] - first
-    # Entry numbers of all known queries in one array: a range for each, laid end to end.
+    # Entry numbers of all known queries in one array: a range for each, concatenated.
     ends = lengths.cumsum()
     entries = np.arange(int(lengths.sum())) + np.repeat(first - (ends - lengths), lengths)
     packed[np.repeat(known, lengths), gallery.members[entries]] += (

@@ -1,7 +1,7 @@
-"""The coded gallery of an evaluation in one file, written whole or not at all, without Lance.
+"""The coded gallery of an evaluation in one file, without Lance.
 
-`phpq.gallery.of_run` turns it into a gallery when it is first searched, and reads the two files
-that version 0.1.0 wrote in its place (gallery_codes.npy and gallery.json) in the same way.
+`phpq.gallery.of_run` turns it into a gallery when it is first searched. The two files of version
+0.1.0 (gallery_codes.npy and gallery.json) are read too.
 """
 
 from __future__ import annotations
@@ -69,10 +69,10 @@ def write_coded(
 
 
 def read_coded(folder: Path, *, remedy: str) -> CodedImages:
-    """Read what an evaluation wrote; messages end with `remedy`, which makes it anew.
+    """Read the coded gallery; errors end with `remedy`, which says how to make it again.
 
-    A `NotTrainedError` if there is no evaluation; a `FormatError` if a file is damaged, or the two
-    of version 0.1.0 do not belong together.
+    A `NotTrainedError` if there is none; a `FormatError` if a file is damaged, or if the two of
+    version 0.1.0 do not belong together.
     """
     path = folder / CODED
     if not path.is_file():

@@ -19,6 +19,7 @@ from PIL import Image
 from phpq.codes import FloatArray
 from phpq.config import DataConfig
 from phpq.data import LabelledImages, SkippedImage, decode_squares
+from phpq.data.images import spread
 from phpq.errors import DataError
 from phpq.evaluation.protocol import LabelledEmbeddings
 
@@ -38,7 +39,7 @@ class EmbeddedImages:
     embeddings: FloatArray  # (N, D) float32
     images: LabelledImages  # N, in the same order
     skipped: tuple[SkippedImage, ...]
-    # By name, (N, E) float32: what else was asked for.
+    # (N, E) float32, by the name of another way to embed.
     others: Mapping[str, FloatArray] = field(default_factory=dict)
 
     def labelled(self) -> LabelledEmbeddings:
@@ -53,15 +54,13 @@ def embed_readable(
     others: Mapping[str, Embed] | None = None,
     progress: Progress | None = None,
 ) -> EmbeddedImages:
-    """Embed every image that can be read, and name the others; `data.on_bad_image` is the rule.
+    """Embed every image that can be read, by the model and by `others`, and name the rest.
 
-    The `others` embed the same images besides the model, which are decoded once.
-
-    A `DataError` if an image is bad and the rule is "refuse", or if none can be read.
+    A `DataError` if none can be read, or if an image is bad and `data.on_bad_image` is "refuse".
     """
     config = model.card.config.data
-    ways: dict[str, Embed] = {"": model.embed_pixels, **(others or {})}
-    parts: dict[str, list[FloatArray]] = {name: [] for name in ways}
+    embedders: dict[str, Embed] = {"": model.embed_pixels, **(others or {})}
+    parts: dict[str, list[FloatArray]] = {name: [] for name in embedders}
     kept: list[int] = []
     skipped: list[SkippedImage] = []
     for rows, squares, bad in _decoded_blocks(images, config):
@@ -72,7 +71,7 @@ def embed_readable(
             )
         if rows:
             pixels = np.stack(squares)
-            for name, embed in ways.items():
+            for name, embed in embedders.items():
                 parts[name].append(embed(pixels))
         kept += rows
         skipped += bad
@@ -91,7 +90,7 @@ def embed_readable(
 
 
 @dataclass(frozen=True, slots=True)
-class _ChangedReader:
+class _EditedReader:
     """Reads images cropped by a tenth of each side, and compressed again."""
 
     images: LabelledImages
@@ -106,12 +105,11 @@ class _ChangedReader:
         return Image.open(stream).convert("RGB")
 
 
-def changed_copies(images: LabelledImages, count: int) -> LabelledImages:
-    """Return copies of some images, spread evenly: cropped by a tenth, and compressed again."""
-    most = min(count, len(images))
-    chosen = images.subset(np.unique(np.linspace(0, len(images) - 1, most).round().astype(int)))
+def edited_copies(images: LabelledImages, count: int) -> LabelledImages:
+    """Return edited copies of some images, spread evenly."""
+    chosen = images.subset(spread(len(images), count))
     name = f"{images.name}, changed"
-    return replace(chosen, name=name, reader=_ChangedReader(chosen), places=None)
+    return replace(chosen, name=name, reader=_EditedReader(chosen), positions=None)
 
 
 def find_bad_images(

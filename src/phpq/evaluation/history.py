@@ -23,7 +23,7 @@ class EpochScore:
 class EpochScores:
     """The last and the best evaluated epoch, always shown together.
 
-    The best is picked by the very queries that it is measured on, so alone it would flatter.
+    The best is selected on the queries that it is measured on, and so too optimistic.
     """
 
     last: EpochScore  # what the finished model scored
@@ -32,7 +32,7 @@ class EpochScores:
 
 
 def read_rows(run: Path) -> list[dict[str, Any]]:
-    """Read the rows of `metrics.jsonl`, one per epoch; a torn line ends what can be trusted."""
+    """Read the rows of `metrics.jsonl`, one per epoch, up to the first damaged line."""
     rows: list[dict[str, Any]] = []
     path = run / METRICS
     for line in path.read_text("utf-8").splitlines() if path.is_file() else ():

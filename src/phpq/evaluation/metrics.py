@@ -1,9 +1,9 @@
 """Tie-aware retrieval measures: ranked tie groups in, numbers out.
 
-Each measure but those of what is served is its exact expectation under a random order of tied
-items, so the order of the gallery never changes it. Higher is better; values are fractions from 0
-to 1. A query without a relevant item in the gallery has no defined score: it is left out of every
-mean, and counted.
+Each measure, except for `precision_at_1_served`, is its exact expectation under a random order of
+tied items, so that it does not depend on the order of the gallery. Values are fractions from 0 to
+1; higher is better. A query without a relevant item in the gallery has no score: it is left out of
+every mean, and counted.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ RECALLS = (1, 2, 4, 8, 10)  # the k of R@k
 class CodeHealth:
     """How well a set of codes uses its codebooks; collapse shows here first."""
 
-    rows: int  # codes looked at
+    rows: int  # number of codes
     distinct_codes: int
     dead_codewords: tuple[int, ...]  # codewords that no row uses, for each codebook
     entropy_bits: tuple[float, ...]  # of the use of each codebook; log2 K at best
-    largest_share: float  # of the rows that hold the commonest code, 0 to 1
+    largest_share: float  # of rows with the most frequent code, 0 to 1
 
     @property
     def dead_total(self) -> int:
@@ -53,12 +53,11 @@ class CodeHealth:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RetrievalScores:
-    """What one way of searching achieves on one gallery. Scores are fractions from 0 to 1.
+    """The quality of one search on one gallery. Scores are fractions from 0 to 1.
 
-    A tool that takes ties as they come reports a MAP inside `map_range`. `precision_at_1_served`
-    takes equal scores in the order of the gallery, as an index serves them; P@1 is its mean over
-    all orders. Where embeddings are kept, a gallery serves equal scores in the order of their float
-    scores.
+    A tool that breaks ties arbitrarily reports a MAP inside `map_range`. `precision_at_1_served`
+    breaks them by the order of the gallery, as an index does; P@1 is its mean over all orders. A
+    gallery that keeps embeddings breaks ties by float scores.
     """
 
     method: str = ""  # "codes", "float" or "pq"
@@ -68,7 +67,7 @@ class RetrievalScores:
     recall_at: dict[int, float]  # share of the queries with a relevant image in the first k, by k
     precision_at: dict[int, float]  # mean precision of the first N hits, by N
     precision_at_1_served: float  # share of the queries whose first hit is relevant
-    # The same with ties in the order of float scores; None where no embeddings are kept.
+    # The same with ties broken by float scores; None if no embeddings are kept.
     precision_at_1_by_float: float | None = None
     pr_curve: dict[float, float]  # precision by recall, see `precision_at_recall`
     queries: int  # that were averaged
@@ -140,9 +139,8 @@ def tie_aware_average_precision(
 def average_precision_range(groups: TieGroups) -> tuple[Float64Array, Float64Array]:
     """Return the average precision of each query in the worst and in the best order of its ties.
 
-    A measure that takes ties as they come may be anything in between. The r relevant of n tied
-    items stand on r ranks in a row, after s others, of which N stand before the group: s = N in the
-    best order, N + n - r in the worst. They add
+    The r relevant of n tied items have r consecutive ranks after s other items: s = N, the items
+    before the group, in the best order, and N + n - r in the worst. They add
 
         sum_{i=1..r} (R + i) / (s + i) = r + (R - s) (H(s + r) - H(s)).
     """
@@ -158,7 +156,7 @@ def average_precision_range(groups: TieGroups) -> tuple[Float64Array, Float64Arr
 def precision_at(groups: TieGroups, cutoffs: Sequence[int]) -> Float64Array:
     """Return the expected share of relevant items among the first N, (B, len(cutoffs)) float64.
 
-    The divisor is N even where the gallery is smaller: what is missing is not relevant.
+    The divisor is N even if the gallery is smaller.
     """
     result = np.zeros((len(groups.relevant_total), len(cutoffs)))
     for column, cutoff in enumerate(cutoffs):
@@ -175,14 +173,14 @@ def recall_at(groups: TieGroups, cutoffs: Sequence[int]) -> Float64Array:
     first k, and all of them miss with probability (n-r)/n * (n-r-1)/(n-1) * ..., m factors.
     """
     result = np.zeros((len(groups.relevant_total), len(cutoffs)))
-    asked, first = np.unique(groups.query, return_index=True)
+    queries, first = np.unique(groups.query, return_index=True)
     before, size, hits = groups.size_before[first], groups.size[first], groups.relevant[first]
     missed = [np.ones(len(first))]  # by m
     for m in range(max((_positive("cutoff", k) for k in cutoffs), default=0)):
         missed.append(missed[-1] * np.clip(size - hits - m, 0, None) / np.maximum(size - m, 1))
     for column, cutoff in enumerate(cutoffs):
         ranks = np.clip(cutoff - before, 0, cutoff)
-        result[asked, column] = 1 - np.stack(missed)[ranks, np.arange(len(first))]
+        result[queries, column] = 1 - np.stack(missed)[ranks, np.arange(len(first))]
     return result
 
 
@@ -221,9 +219,9 @@ def precision_at_recall(groups: TieGroups, points: int = 11) -> Float64Array:
 def measure(
     blocks: Iterable[TieGroups], *, cutoffs: Sequence[int], recall_points: int = 11
 ) -> RetrievalScores:
-    """Take every measure in one pass over a ranking, of `rank_codes` or `rank_embeddings`.
+    """Compute every measure in one pass over a ranking of `rank_codes` or `rank_embeddings`.
 
-    The scores' `method`, `bits` and `health` are still to be filled in.
+    The caller sets `method`, `bits` and `health` of the scores.
     """
     ap_total, first_total, served, queries, seen, gallery = 0.0, 0.0, 0, 0, 0, 0
     range_total = np.zeros(2)
@@ -277,7 +275,7 @@ def code_health(codes: CodeArray, codebook_size: int) -> CodeHealth:
 
 
 def _average(groups: TieGroups, terms: Float64Array) -> Float64Array:
-    """Sum what the tie groups add for each query, over all that is relevant to it."""
+    """Sum the terms of each query, divided by the number of its relevant items."""
     total = np.bincount(groups.query, weights=terms, minlength=len(groups.relevant_total))
     return total / np.maximum(groups.relevant_total, 1)
 

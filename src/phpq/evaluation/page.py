@@ -1,6 +1,6 @@
 """An `Evaluation` in, its `report.html` and pictures out.
 
-The tables and figures that other pages about the same scores show, too, are functions here.
+Tables and figures that other pages show too are public functions.
 """
 
 from __future__ import annotations
@@ -9,8 +9,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from phpq.evaluation.kinds import KindScore
 from phpq.evaluation.metrics import RetrievalScores
+from phpq.evaluation.search import SearchScore
 from phpq.evaluation.unseen import PROTOCOLS, UNSEEN, UnseenScores
 from phpq.files import write_bytes
 from phpq.report.blocks import (
@@ -29,11 +29,11 @@ from phpq.report.pictures import plot_curves
 if TYPE_CHECKING:
     from phpq.evaluation.run import Evaluation
 
-Ways = Mapping[str, RetrievalScores]  # name of a way to search -> what it achieves
+Ways = Mapping[str, RetrievalScores]  # scores by the name of what was searched
 
 REPORT = "report.html"
 CUTOFFS = (1, 10, 100)  # of P@N in tables
-_NAMED_IMAGES = 20  # images left out that are named one by one
+_NAMED_IMAGES = 20  # most unreadable images that are named one by one
 
 
 def write_page(evaluation: Evaluation, folder: Path, *, top10: bytes) -> None:
@@ -83,7 +83,7 @@ def build_page(evaluation: Evaluation, *, curves: Sequence[Figure], top10: bytes
             lead="One query of each of a few classes, spread evenly over all of them and chosen "
             "before the result was known.",
         ),
-        *_new_kinds(evaluation.unseen),
+        *_unseen_classes(evaluation.unseen),
         _speed(evaluation),
         *_epochs(evaluation),
         Section("Use of the codebooks", (health_table(evaluation.ways, caption=health),)),
@@ -99,7 +99,7 @@ def build_page(evaluation: Evaluation, *, curves: Sequence[Figure], top10: bytes
 
 
 def score_cells(scores: RetrievalScores, cutoffs: Sequence[int] = CUTOFFS) -> dict[str, float]:
-    """Return what a table shows of one way to search, in per cent, by heading."""
+    """Return the cells of one search, in per cent, by heading."""
     cells = {"MAP": scores.map_percent}
     for n in cutoffs:
         if n in scores.precision_at:
@@ -112,7 +112,7 @@ def score_cells(scores: RetrievalScores, cutoffs: Sequence[int] = CUTOFFS) -> di
 
 
 def score_table(ways: Ways, *, cutoffs: Sequence[int] = CUTOFFS) -> Table:
-    """Show the scores of some ways to search, the first of them emphasised."""
+    """Show the scores of some searches, the first of them emphasised."""
     headings = score_cells(next(iter(ways.values())), cutoffs)
     return Table(
         columns=("search over", "bytes per image", *headings),
@@ -129,20 +129,20 @@ def score_table(ways: Ways, *, cutoffs: Sequence[int] = CUTOFFS) -> Table:
     )
 
 
-def kind_cells(score: KindScore) -> dict[str, float | None]:
-    """Return what a table shows of a score of new kinds, in per cent, by heading."""
+def kind_cells(score: SearchScore) -> dict[str, float | None]:
+    """Return the cells of a score of unseen classes, in per cent, by heading."""
     names = {"R@1": "r1", "R@10": "r10", "MAP@R": "map_r", "MAP": "map", "named": "accuracy"}
     return {heading: score.values.get(name) for heading, name in names.items()}
 
 
-def kind_name(score: KindScore) -> str:
-    """Say how was searched: by what, how many bytes of code, with or without labels."""
+def kind_name(score: SearchScore) -> str:
+    """Describe a search: its name, bytes of code, with or without labels."""
     size = "" if score.way.endswith("float") else f", {score.bits // 8} bytes"
     return f"{score.way}{size}, {score.labels} labels"
 
 
-def kinds_table(scores: Sequence[KindScore], *, caption: str) -> Table:
-    """Show scores of new kinds, those of one protocol together."""
+def kinds_table(scores: Sequence[SearchScore], *, caption: str) -> Table:
+    """Show scores of unseen classes, those of one protocol together."""
     return Table(
         columns=("protocol", "search over", "bytes per image", *kind_cells(scores[0])),
         rows=tuple(
@@ -192,7 +192,7 @@ def hits_figure(picture: bytes, kind: str) -> Figure:
 
 
 def health_table(ways: Ways, *, caption: str) -> Table:
-    """Show how each way of searching that has codes uses its codebooks."""
+    """Show how each search by codes uses its codebooks."""
     rows = tuple(
         (name, h.distinct_codes, h.dead_total, h.mean_entropy_bits, 100 * h.largest_share)
         for name, h in ((name, scores.health) for name, scores in ways.items())
@@ -252,7 +252,7 @@ def _headlines(evaluation: Evaluation) -> tuple[Headline, ...]:
     )
 
 
-def _new_kinds(unseen: UnseenScores | None) -> list[Section]:
+def _unseen_classes(unseen: UnseenScores | None) -> list[Section]:
     if unseen is None:
         return []
     first = [score for score in unseen.scores if score.protocol in PROTOCOLS]

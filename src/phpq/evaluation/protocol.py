@@ -3,7 +3,7 @@
 Queries are ranked against the whole gallery; a gallery image is relevant when it has the query's
 class. `evaluate_codes` measures learned codes, `evaluate_float` exhaustive search over the same
 embeddings without codes, `evaluate_soft` float queries against the gallery's soft reconstructions,
-`evaluate_scores` whatever scores rows.
+`evaluate_scores` any function that scores rows.
 """
 
 from __future__ import annotations
@@ -24,7 +24,6 @@ from phpq.codes import (
     normalise_sub_vectors,
 )
 from phpq.evaluation._ranking import (
-    LabelledGroups,
     TieGroups,
     check_labels,
     label_groups,
@@ -70,15 +69,19 @@ def evaluate_codes(
     """Measure search over learned codes: float queries, coded gallery, AQD by lookup tables.
 
     `query_norm` "unit" normalises the sub-vectors of a query, as trained; "raw" does not. The
-    `cutoffs` are the N of P@N, here and below. Embeddings (N, D) that the gallery keeps, if it
-    does, decide between equal scores when it is searched.
+    `cutoffs` are the N of P@N, here and below. If the gallery keeps embeddings (N, D), `kept`, they
+    decide between equal scores in `precision_at_1_by_float`.
     """
     check_codes("gallery_codes", gallery_codes, codebooks.num_codebooks, codebooks.codebook_size)
+    groups = label_groups(gallery_codes, gallery_labels)
 
-    def tables(part: slice) -> FloatArray:
-        return codebooks.lookup_tables(queries.embeddings[part], norm=query_norm)
+    def blocks() -> Iterator[TieGroups]:
+        for start in range(0, len(queries), _TABLE_QUERIES):
+            part = slice(start, start + _TABLE_QUERIES)
+            tables = codebooks.lookup_tables(queries.embeddings[part], norm=query_norm)
+            yield from rank_codes(tables, queries.labels[part], gallery=groups)
 
-    scores = _measure_codes(queries, tables, label_groups(gallery_codes, gallery_labels), cutoffs)
+    scores = measure(blocks(), cutoffs=cutoffs, recall_points=_RECALL_POINTS)
     by_float = None
     if kept is not None:
         first = first_rows(queries.embeddings, gallery_codes, kept, codebooks, norm=query_norm)
@@ -101,10 +104,10 @@ def first_rows(
     *,
     norm: QueryNorm = "unit",
 ) -> IntArray:
-    """Return (Q,) the row that a gallery of codes (N, M) shows first, N at least 1.
+    """Return (Q,) the first hit of each query in a gallery of codes (N, M), N at least 1.
 
-    Of equal scores it is the one of the best float score, as a gallery that keeps embeddings (N, D)
-    stores them, in float16.
+    Ties are broken by float scores of the `kept` embeddings (N, D), in float16 as a gallery stores
+    them.
     """
     index, stored = CodeIndex(codebooks, codes), kept.astype(np.float16)
     result = np.empty(len(queries), np.int64)
@@ -130,8 +133,8 @@ def evaluate_float(
 ) -> RetrievalScores:
     """Measure exhaustive inner-product search over the float embeddings, without codes.
 
-    As many sub-vectors as asked for are normalised, as the quantizer does it; 1 is cosine, 0 leaves
-    the embeddings as they are.
+    Embeddings are split into `sub_vectors`, each of which is normalised, as in the quantizer; 1 is
+    the cosine, 0 leaves embeddings as they are.
     """
     blocks = rank_embeddings(
         _normalised(queries.embeddings, sub_vectors),
@@ -154,8 +157,8 @@ def evaluate_soft(
 ) -> RetrievalScores:
     """Measure float queries against soft reconstructions of the gallery, as training sees them.
 
-    What codes gain over `evaluate_float` is partly what the codebooks know: this is that knowledge
-    without the loss of a code.
+    Codes can be better than float embeddings, since codebooks are learned from labels. This is
+    their effect without the quantization error.
     """
     plain = LabelledEmbeddings(
         normalise_sub_vectors(queries.embeddings, codebooks.num_codebooks), queries.labels
@@ -169,7 +172,7 @@ def evaluate_soft(
 def soft_reconstructions(
     embeddings: FloatArray, codebooks: Codebooks, *, alpha: float, kappa: int
 ) -> FloatArray:
-    """Return the soft reconstructions (N, D) float32 of (N, D), as the learned quantizer has them.
+    """Return the soft reconstructions (N, D) float32 of (N, D), as those of the learned quantizer.
 
     Each sub-vector becomes the mean of its kappa nearest codewords, weighted by the softmax of
     2 alpha times their cosines.
@@ -196,30 +199,14 @@ def evaluate_scores(
     gallery_labels: IntArray,
     cutoffs: Sequence[int] = CUTOFFS,
 ) -> RetrievalScores:
-    """Measure any way to search that can score (q, N) float32 all rows for some of the queries.
+    """Measure a search by a function that scores (q, N) float32 all rows for some queries.
 
-    Rows that it never returns have the score -inf: they are tied behind all others.
+    Rows with the score -inf, which are not returned, are tied behind all others.
     """
     labels = check_labels("query_labels", query_labels, len(query_labels))
     own = check_labels("gallery_labels", gallery_labels, len(gallery_labels))
     blocks = rank_rows(score, labels, gallery_labels=own)
     return measure(blocks, cutoffs=cutoffs, recall_points=2)
-
-
-def _measure_codes(
-    queries: LabelledEmbeddings,
-    tables: Callable[[slice], FloatArray],
-    gallery: LabelledGroups,
-    cutoffs: Sequence[int],
-) -> RetrievalScores:
-    """Measure a gallery of codes; `tables` returns (q, M, K) of some queries."""
-
-    def blocks() -> Iterator[TieGroups]:
-        for start in range(0, len(queries), _TABLE_QUERIES):
-            part = slice(start, start + _TABLE_QUERIES)
-            yield from rank_codes(tables(part), queries.labels[part], gallery=gallery)
-
-    return measure(blocks(), cutoffs=cutoffs, recall_points=_RECALL_POINTS)
 
 
 def _normalised(embeddings: FloatArray, sub_vectors: int) -> FloatArray:

@@ -22,7 +22,7 @@ from phpq._version import __version__
 from phpq.additive import fit_additive
 from phpq.codes import CodeArray, FloatArray, normalise_sub_vectors
 from phpq.config import RECIPES, to_dict
-from phpq.data import Dataset, SkippedImage, learned_part, new_kinds
+from phpq.data import Dataset, SkippedImage, learned_part, unseen_split
 from phpq.errors import ConfigError
 from phpq.evaluation.coded import FOLDER as FOLDER
 from phpq.evaluation.coded import write_coded
@@ -30,11 +30,10 @@ from phpq.evaluation.embedding import (
     Embed,
     EmbeddedImages,
     Progress,
-    changed_copies,
+    edited_copies,
     embed_readable,
 )
 from phpq.evaluation.history import EpochScores
-from phpq.evaluation.kinds import KindSplit, Way, evaluate_pq
 from phpq.evaluation.metrics import RetrievalScores
 from phpq.evaluation.page import write_page
 from phpq.evaluation.protocol import (
@@ -43,9 +42,10 @@ from phpq.evaluation.protocol import (
     evaluate_float,
     evaluate_soft,
 )
+from phpq.evaluation.search import ClassSplit, SearchSetup, evaluate_pq
 from phpq.evaluation.timing import SearchTiming, time_search
 from phpq.evaluation.unseen import UnseenScores, evaluate_unseen
-from phpq.files import write_json
+from phpq.files import make_folder, write_json
 from phpq.index import CodeIndex
 from phpq.report.pictures import draw_hits, hit_rows, spread_queries
 
@@ -57,9 +57,9 @@ CUTOFFS = (1, 5, 10, 20, 50, 100, 200, 500, 1000)
 TIMED_QUERIES = 1000
 SHOWN_QUERIES = 8
 SHOWN_HITS = 10
-UNSEEN_BITS = (32, 64, 128)  # of codes of new kinds
-COPIES = 1000  # images of new kinds of which changed copies look for their originals
-GENERAL = "general"  # the embedding for classes that were never learned
+UNSEEN_BITS = (32, 64, 128)  # of codes of unseen classes
+COPIES = 1000  # images of unseen classes whose edited copies are searched with
+GENERAL = "general"  # the embedding for unseen classes
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,9 +67,9 @@ class Evaluation:
     """What a model achieves on a data set."""
 
     dataset: str  # its name
-    source: str  # what opens it again; may be empty
-    # > 0: the queries are that many images per class of the training split, as in the run's
-    # training, and the test split was not looked at.
+    source: str  # for `open_dataset`; may be empty
+    # > 0: the queries are that many images per class of the training split, as while training,
+    # and the test split is not used.
     held_out: int
     bits: int  # of a code
     settings: dict[str, dict[str, Any]]  # the model's resolved config, as plain data
@@ -77,10 +77,9 @@ class Evaluation:
     fingerprint: str  # of its weights
     codes: RetrievalScores  # search over the learned codes
     float_search: RetrievalScores  # exhaustive search over the same embeddings
-    # A product quantizer of as many bytes, fitted to the same embeddings, and float queries against
-    # soft reconstructions; None for a method whose codes are no words of normalised sub-vectors.
-    pq: RetrievalScores | None
-    soft: RetrievalScores | None
+    # None for both if codes are not those of normalised sub-vectors.
+    pq: RetrievalScores | None  # product quantization of as many bytes, fitted afterwards
+    soft: RetrievalScores | None  # float queries against soft reconstructions
     timing: SearchTiming  # 1,000 queries by codes and by float search
     epochs: EpochScores | None  # MAP of the run's last and best epoch; None without a run
     skipped: tuple[SkippedImage, ...]  # images that could not be read
@@ -88,13 +87,12 @@ class Evaluation:
     own: dict[str, RetrievalScores] = field(default_factory=dict)
     unseen: UnseenScores | None = None  # of classes that the run held out; None if there are none
     folder: Path | None = None  # where the files are; None if none were written
-    # The codes hold all that the embeddings hold, as those of hashing methods do: float search and
-    # post-hoc PQ only say the same again.
+    # Codes decode to the embeddings themselves, as with hashing: float search finds the same.
     lossless: bool = False
 
     @property
     def ways(self) -> dict[str, RetrievalScores]:
-        """The ways to search that are worth comparing, the learned codes first."""
+        """Scores worth comparing, by what was searched; the learned codes first."""
         codes = {f"{self.title} codes": self.codes}
         if self.lossless:
             return codes | self.own
@@ -107,7 +105,7 @@ class Evaluation:
 
     @property
     def posthoc_pq(self) -> RetrievalScores:
-        """What `pq` holds, for those who cannot do without."""
+        """The scores of `pq`; a `ConfigError` if they were not measured."""
         if self.pq is None:
             raise ConfigError(
                 f"Post-hoc PQ was not measured: codes of {self.title} are no product codes of "
@@ -162,31 +160,33 @@ def evaluate_model(
     own_codebooks: bool = False,
     progress: Progress | None = None,
 ) -> Evaluation:
-    """Measure a model: the test split asks, the training split is the gallery.
+    """Measure a model: the test split are the queries, the training split is the gallery.
 
-    A model that was trained with held-out queries is measured on those again when it meets its own
-    data set, so that settings can be compared without a look at the test split; one that held out
-    classes is measured on the others, and on these as new kinds. Classes need not be those that it
-    learned. Files go to the folder `out`; None writes nothing. `epochs` of the run are shown
-    beside, and for new kinds the features of a backbone before training, if `frozen` gives them.
-    With `own_codebooks` the gallery is also searched by codebooks of its own, which takes an
-    embedding more of every image.
+    On the data set that it was trained on, a model is measured as while training: with held-out
+    queries, so that settings can be compared without the test split, and with held-out classes as
+    unseen ones. Other data sets may have other classes. Files go to the folder `out`; None writes
+    nothing. `epochs` of the run are shown on the page. `frozen` embeds by the backbone before
+    training, as a baseline for unseen classes. With `own_codebooks` the gallery is also searched by
+    codebooks of its own, over the general embedding.
     """
     if own_codebooks:
-        model.embedding_dim("general")  # says what is missing before any image is embedded
+        model.embedding_dim("general")  # raises, if there is none, before any image is embedded
     if out is not None:
-        _make_folder(out)
+        make_folder(out)
     own = model.card.dataset in (dataset.source, dataset.name)
     settings, whole = model.card.config.data, dataset
     dataset = learned_part(dataset, settings) if own else dataset
-    new = new_kinds(whole, settings) if own and settings.holdout_classes else ()
-    spaces = _other_spaces(model, frozen) if new or own_codebooks else {}
+    held_out = unseen_split(whole, settings) if own and settings.holdout_classes else ()
+    spaces = _other_spaces(model, frozen) if held_out or own_codebooks else {}
     embed = partial(embed_readable, model, others=spaces, progress=progress)
-    gallery, queries, *strangers = [embed(part) for part in (dataset.train, dataset.test, *new)]
-    if strangers:
-        strangers.append(embed(changed_copies(strangers[0].images, COPIES)))
+    parts = (dataset.train, dataset.test, *held_out)
+    gallery, queries, *unseen = [embed(part) for part in parts]
+    if unseen:
+        unseen.append(embed(edited_copies(unseen[0].images, COPIES)))
     codes = model.codebooks.encode(gallery.embeddings)
-    codes_scores, float_scores, soft_scores, pq_scores = _measure(model, queries, gallery, codes)
+    codes_scores, float_scores, soft_scores, pq_scores = _measure(
+        model, queries.labelled(), gallery.labelled(), codes
+    )
     evaluation = Evaluation(
         dataset=dataset.name,
         source=dataset.source,
@@ -207,9 +207,9 @@ def evaluate_model(
             query_norm=model.query_norm,
         ),
         epochs=epochs,
-        skipped=tuple(image for part in (gallery, queries, *strangers) for image in part.skipped),
+        skipped=tuple(image for part in (gallery, queries, *unseen) for image in part.skipped),
         own=_measure_own(model, queries, gallery) if own_codebooks else {},
-        unseen=_measure_new(model, (gallery, queries, *strangers)) if strangers else None,
+        unseen=_measure_unseen(model, (gallery, queries, *unseen)) if unseen else None,
         folder=out,
         lossless=np.array_equal(model.codebooks.decode(codes), gallery.embeddings),
     )
@@ -224,37 +224,36 @@ def evaluate_model(
 
 
 def _measure(
-    model: Model, queries: EmbeddedImages, gallery: EmbeddedImages, codes: CodeArray
+    model: Model, queries: LabelledEmbeddings, gallery: LabelledEmbeddings, codes: CodeArray
 ) -> tuple[RetrievalScores, RetrievalScores, RetrievalScores | None, RetrievalScores | None]:
     """Return the scores of the codes, of float search, of soft reconstructions and post-hoc PQ."""
-    books, size = model.codebooks.num_codebooks, model.codebooks.codebook_size
-    parts = books if model.codebooks.unit else 0  # other methods do not normalise
-    asking, asked = queries.labelled(), gallery.labelled()
-    # Where N exceeds the gallery, P@N says nothing more.
-    cutoffs = [n for n in CUTOFFS if n <= len(asked)]
+    codebooks, books = model.codebooks, model.codebooks.num_codebooks
+    # P@N is of no use for an N larger than the gallery.
+    cutoffs = [n for n in CUTOFFS if n <= len(gallery)]
     by_codes = evaluate_codes(
-        asking,
+        queries,
         codes,
-        asked.labels,
-        model.codebooks,
+        gallery.labels,
+        codebooks,
         query_norm=model.query_norm,
         cutoffs=cutoffs,
-        kept=asked.embeddings,
+        kept=gallery.embeddings,
     )
-    by_floats = evaluate_float(asking, asked, sub_vectors=parts, cutoffs=cutoffs)
-    if not model.codebooks.unit:
+    parts = books if codebooks.unit else 0  # other methods do not normalise
+    by_floats = evaluate_float(queries, gallery, sub_vectors=parts, cutoffs=cutoffs)
+    if not codebooks.unit:
         return by_codes, by_floats, None, None
-    config = model.card.config
+    config, size = model.card.config, codebooks.codebook_size
     # PQN attends to all codewords, whatever kappa is set for PHPQ.
     kappa = size if config.method.name == "pqn" else config.quantizer.kappa
     soft = None
-    if config.quantizer.kappa_mode != "nucleus":  # which keeps as many as a row needs
+    if config.quantizer.kappa_mode != "nucleus":  # which has no single kappa
         alpha = config.quantizer.alpha
-        soft = evaluate_soft(
-            asking, asked, model.codebooks, alpha=alpha, kappa=kappa, cutoffs=cutoffs
-        )
-    units = LabelledEmbeddings(normalise_sub_vectors(asking.embeddings, books), asking.labels)
-    rows = LabelledEmbeddings(normalise_sub_vectors(asked.embeddings, books), asked.labels)
+        soft = evaluate_soft(queries, gallery, codebooks, alpha=alpha, kappa=kappa, cutoffs=cutoffs)
+    units, rows = (
+        LabelledEmbeddings(normalise_sub_vectors(part.embeddings, books), part.labels)
+        for part in (queries, gallery)
+    )
     fitted = evaluate_pq(units, rows, num_codebooks=books, largest=size, cutoffs=cutoffs)
     return by_codes, by_floats, soft, fitted
 
@@ -262,8 +261,8 @@ def _measure(
 def _measure_own(
     model: Model, queries: EmbeddedImages, gallery: EmbeddedImages
 ) -> dict[str, RetrievalScores]:
-    """Search the same images by codebooks fitted to the gallery, of as many bytes."""
-    asking = LabelledEmbeddings(queries.others[GENERAL], queries.images.labels)
+    """Measure codebooks that are fitted to the gallery, of as many bytes."""
+    vectors = LabelledEmbeddings(queries.others[GENERAL], queries.images.labels)
     rows, labels = gallery.others[GENERAL], gallery.images.labels
     names = [gallery.images.class_names[label] for label in labels]
     cutoffs = [n for n in CUTOFFS if n <= len(rows)]
@@ -271,48 +270,50 @@ def _measure_own(
     for way, given in (("without labels", [None] * len(rows)), ("with its labels", names)):
         books = fit_additive(rows, given, num_codebooks=max(1, model.bits // 8))
         codes = books.encode(rows, given)
-        scores = evaluate_codes(asking, codes, labels, books, cutoffs=cutoffs, kept=rows)
+        scores = evaluate_codes(vectors, codes, labels, books, cutoffs=cutoffs, kept=rows)
         found[f"gallery's own codebooks, {way}"] = scores
     return found
 
 
 def _other_spaces(model: Model, frozen: Embed | None) -> dict[str, Embed]:
-    """Return how images are embedded for kinds that the model never learned."""
+    """Return the other embeddings that unseen classes are searched by."""
     spaces: dict[str, Embed] = {}
     if model.has_general:
         spaces[GENERAL] = partial(model.embed_pixels, space="general")
     return spaces | ({} if frozen is None else {"frozen": frozen})
 
 
-def _measure_new(model: Model, parts: Sequence[EmbeddedImages]) -> UnseenScores:
-    """Measure new kinds: gallery and queries of learned classes, of the others, and copies."""
+def _measure_unseen(model: Model, parts: Sequence[EmbeddedImages]) -> UnseenScores:
+    """Measure unseen classes: gallery and queries of learned, then of unseen ones; copies last."""
     *known, copies = parts
     labels = np.concatenate([part.images.labels for part in known])
     sizes = [len(part.images) for part in known]
-    new = np.repeat([False, False, True, True], sizes)
-    split = KindSplit(new, np.repeat([False, True, False, True], sizes))
+    unseen = np.repeat([False, False, True, True], sizes)
+    split = ClassSplit(unseen, np.repeat([False, True, False, True], sizes))
     learned = np.concatenate([part.embeddings for part in known])
     others: Mapping[str, FloatArray] = {
         name: np.concatenate([part.others[name] for part in known]) for name in known[0].others
     }
-    places = {image: sum(sizes[:2]) + row for row, image in enumerate(known[2].images.ids)}
-    originals = np.array([places[image] for image in copies.images.ids], dtype=np.int64)
+    row_of = {image: sum(sizes[:2]) + row for row, image in enumerate(known[2].images.ids)}
+    originals = np.array([row_of[image] for image in copies.images.ids], dtype=np.int64)
     title, books = RECIPES[model.card.config.method.name].title, model.codebooks
-    ways = [Way(f"{title} codes", learned, lambda *_: books, norm=model.query_norm)]
+    setups = [SearchSetup(f"{title} codes", learned, lambda *_: books, norm=model.query_norm)]
     units, changed = (
         normalise_sub_vectors(rows, books.num_codebooks) if books.unit else rows
         for rows in (learned, copies.embeddings)
     )
     if GENERAL in others:
-        ways.append(Way(f"{title} float", units))
+        setups.append(SearchSetup(f"{title} float", units))
     if "frozen" in others:
-        ways.append(Way("frozen features, float", normalise_sub_vectors(others["frozen"], 1)))
+        setups.append(
+            SearchSetup("frozen features, float", normalise_sub_vectors(others["frozen"], 1))
+        )
     found = evaluate_unseen(
         others.get(GENERAL, units),
         labels,
         split,
         bits=UNSEEN_BITS,
-        others=ways,
+        others=setups,
         copies=(copies.others.get(GENERAL, changed), originals),
     )
     absent = [
@@ -346,12 +347,3 @@ def _draw_top10(
         class_names=gallery.images.class_names,
     )
     return draw_hits(rows, query_image=queries.images.read, gallery_image=gallery.images.read)
-
-
-def _make_folder(folder: Path) -> None:
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise ConfigError(
-            f"Cannot make the folder {str(folder)!r}: {error.strerror}. Give another (--out DIR)."
-        ) from error

@@ -1,8 +1,8 @@
 """The efficiency figure: the time to answer 1,000 queries by codes and by exhaustive float search.
 
-Both search the same gallery in this process, taken in turns, with the threads that numpy's matrix
-product has (set OPENBLAS_NUM_THREADS=1 or OMP_NUM_THREADS=1 before Python starts for the
-single-thread figure). Embedding and normalising queries is the same work for both and is left out.
+Both search the same gallery in this process, in turns, with the threads of numpy's matrix product
+(set OPENBLAS_NUM_THREADS=1 or OMP_NUM_THREADS=1 before Python starts for the single-thread figure).
+Embedding and normalising queries is the same work for both and is not timed.
 """
 
 from __future__ import annotations
@@ -96,8 +96,8 @@ def time_search(
 def time_in_turns(searches: Sequence[Callable[[], object]], repeats: int) -> list[float]:
     """Return the median seconds of each search.
 
-    Each repeat times every search once, so that a busy machine disturbs all alike; one more repeat
-    before them warms up caches, threads and compiled code.
+    Each repeat times every search once, so that load on the machine affects all alike. An untimed
+    repeat warms up caches, threads and compiled code.
     """
     times = [[timeit(search, number=1) for search in searches] for _ in range(repeats + 1)]
     return [statistics.median(mine) for mine in zip(*times[1:], strict=True)]
@@ -125,4 +125,9 @@ def _threads() -> int:
     for name in ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS"):
         if os.environ.get(name, "").isdigit():
             return int(os.environ[name])
+    return available_cores()
+
+
+def available_cores() -> int:
+    """Return the cores that this process may run on."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

@@ -1,12 +1,12 @@
-"""Retrieval of kinds that training never saw: embeddings, class numbers and a split in, scores out.
+"""Retrieval of unseen classes: embeddings, class numbers and a split in, scores out.
 
-    unseen          images of new kinds ask among each other, leave one out
-    seen@seen ...   queries apart from the gallery: of learned or new kinds, @ a gallery of these or
-                    of all
-    five labelled   new kinds are named by the nearest prototype of five labelled images each
+    unseen          images of unseen classes among each other, leave one out
+    seen@seen ...   queries of learned or unseen classes, @ a gallery of learned, unseen or all
+                    classes, without the queries
+    five labelled   five-shot classification of unseen classes by prototypes
 
 Each is measured by float search and by codes of the gallery's own codebooks, with and without its
-labels, and beside them what a caller brings along (`kinds.Way`).
+labels, and by setups of the caller (`search.SearchSetup`).
 """
 
 from __future__ import annotations
@@ -22,24 +22,24 @@ from phpq.additive import TRUST, class_means, fit_additive
 from phpq.codes import FloatArray, IntArray, check_embeddings, normalise_sub_vectors
 from phpq.errors import ShapeError
 from phpq.evaluation._ranking import check_labels
-from phpq.evaluation.kinds import (
-    KindScore,
-    KindSplit,
+from phpq.evaluation.search import (
+    ClassSplit,
+    SearchScore,
+    SearchSetup,
     UseOfLabels,
-    Way,
+    additive_codes,
     best_pq,
     fitted_to,
     names_of,
-    own_codes,
     search,
     with_labels,
 )
 
-TRUSTS = (0.5, 0.8, 0.95)  # tried where labels are wrong
-SHOTS, DRAWS = 5, 5  # labelled images of a new kind, and how often they are drawn
+TRUSTS = (0.5, 0.8, 0.95)  # that are measured with wrong labels
+SHOTS, DRAWS = 5, 5  # labelled images per class, and how often they are drawn
 FLIPPED = 0.1  # share of the labels that are made wrong
 UNSEEN = "unseen"
-GROWN = "unseen@all, before a refit"
+BEFORE_REFIT = "unseen@all, before a refit"
 OPEN = ("seen@seen", "seen@all", "unseen@unseen", "unseen@all")
 FIVE = "five labelled"
 PROTOCOLS = (UNSEEN, *OPEN, FIVE)
@@ -47,13 +47,15 @@ PROTOCOLS = (UNSEEN, *OPEN, FIVE)
 
 @dataclass(frozen=True, slots=True)
 class UnseenScores:
-    """All that was measured, and what could not be."""
+    """All scores, and what was not measured."""
 
-    scores: tuple[KindScore, ...]
+    scores: tuple[SearchScore, ...]
     left_out: tuple[str, ...] = ()  # what was not measured, with the reason
 
-    def find(self, protocol: str, way: str, labels: UseOfLabels, bits: int = 0) -> KindScore | None:
-        """Return a score; 0 bits is the first of any length."""
+    def find(
+        self, protocol: str, way: str, labels: UseOfLabels, bits: int = 0
+    ) -> SearchScore | None:
+        """Return a score; 0 bits takes the first of any length."""
         for score in self.scores:
             same = (score.protocol, score.way, score.labels) == (protocol, way, labels)
             if same and bits in (0, score.bits):
@@ -69,7 +71,7 @@ class UnseenScores:
         }
 
     def summary(self) -> dict[str, Any]:
-        """Return the figures by which galleries of new kinds are judged, in per cent."""
+        """Return the headline figures, in per cent."""
 
         def value(name: str, protocol: str, *way: Any) -> float | None:
             found = self.find(protocol, *way)
@@ -109,13 +111,13 @@ class UnseenScores:
 
 
 def evaluate_unseen(  # noqa: PLR0913  by name
-    spaces: FloatArray,
+    embeddings: FloatArray,
     labels: IntArray,
-    split: KindSplit,
+    split: ClassSplit,
     *,
     bits: Sequence[int] = (32, 64, 128),
     trust: float = TRUST,
-    others: Sequence[Way] = (),
+    others: Sequence[SearchSetup] = (),
     copies: tuple[FloatArray, IntArray] | None = None,
     details: bool = True,
 ) -> UnseenScores:
@@ -123,80 +125,82 @@ def evaluate_unseen(  # noqa: PLR0913  by name
 
     Protocols other than "unseen" are measured at 64 bits, or the first length. `others` are
     measured beside float search and the gallery's own codes. `copies` are embeddings (n, E) of
-    changed copies of gallery images of new kinds, and the rows (n,) of these. `details` adds what a
-    gallery meets in use: growth, rows without label, and wrong labels.
+    edited copies of gallery images of unseen classes, and the rows (n,) of the originals. `details`
+    adds what happens in use: a growing gallery, missing labels, and wrong ones.
     """
-    images = check_embeddings("spaces", spaces)
+    images = check_embeddings("embeddings", embeddings)
     numbers = check_labels("labels", labels, len(images))
     _check_split(split, len(images))
     main = 64 if 64 in bits else bits[0]
-    near = Way("float", normalise_sub_vectors(images, 1))
-    plain = {length: own_codes(images, length) for length in bits}
-    trusting = own_codes(images, main, trust=trust)
+    floats = SearchSetup("float", normalise_sub_vectors(images, 1))
+    plain = {length: additive_codes(images, length) for length in bits}
+    trusting = additive_codes(images, main, trust=trust)
     extra = (best_pq(images, main, numbers, split), *others)
 
-    def scores() -> Iterator[KindScore]:
-        for way in (near, *plain.values(), *extra):
-            yield leave_one_out(way, numbers, split)
-        for way in (near, *extra):
-            for used in (way, with_labels(way, trust)):
+    def scores() -> Iterator[SearchScore]:
+        for setup in (floats, *plain.values(), *extra):
+            yield leave_one_out(setup, numbers, split)
+        for setup in (floats, *extra):
+            for used in (setup, with_labels(setup, trust)):
                 yield from open_protocols(used, numbers, split)
-        for way in (plain[main], trusting):
-            yield from open_protocols(way, numbers, split)
-        yield from five_labelled(images, numbers, split, bits=main, trust=trust)
+        for setup in (plain[main], trusting):
+            yield from open_protocols(setup, numbers, split)
+        yield from five_shot(images, numbers, split, bits=main, trust=trust)
         if copies is not None:
-            for way in (near, plain[main], trusting):
-                yield own_look(way, numbers, split, copies=copies[0], originals=copies[1])
+            for setup in (floats, plain[main], trusting):
+                yield find_originals(setup, numbers, split, copies=copies[0], originals=copies[1])
         if details:
-            yield from half_fitted((near, plain[main]), numbers, split)
-            yield from grown((plain[main], trusting), numbers, split)
+            yield from half_fitted((floats, plain[main]), numbers, split)
+            yield from before_refit((plain[main], trusting), numbers, split)
             yield from half_labelled(trusting, numbers, split)
             yield from wrong_labels(images, numbers, split, bits=main)
 
     return UnseenScores(tuple(scores()))
 
 
-def leave_one_out(way: Way, labels: IntArray, split: KindSplit) -> KindScore:
-    """Let the images of new kinds ask among each other."""
-    everything = split.rows(new=True)
-    return search(way, labels, UNSEEN, gallery=everything, queries=everything)
+def leave_one_out(setup: SearchSetup, labels: IntArray, split: ClassSplit) -> SearchScore:
+    """Search for each image of unseen classes among the others."""
+    everything = split.rows(unseen=True)
+    return search(setup, labels, UNSEEN, gallery=everything, queries=everything)
 
 
-def open_protocols(way: Way, labels: IntArray, split: KindSplit) -> Iterator[KindScore]:
-    """Measure queries of learned and of new kinds, in a gallery of these and of all."""
-    kinds, names = {"seen": False, "unseen": True, "all": None}, names_of(labels)
-    galleries = {name: split.rows(new=new, query=False) for name, new in kinds.items()}
-    ways = {name: fitted_to(way, rows, names) for name, rows in galleries.items()}
+def open_protocols(
+    setup: SearchSetup, labels: IntArray, split: ClassSplit
+) -> Iterator[SearchScore]:
+    """Measure queries of learned and of unseen classes, in a gallery of these and of all."""
+    parts, names = {"seen": False, "unseen": True, "all": None}, names_of(labels)
+    galleries = {name: split.rows(unseen=unseen, query=False) for name, unseen in parts.items()}
+    setups = {name: fitted_to(setup, rows, names) for name, rows in galleries.items()}
     for protocol in OPEN:
-        asking, _, name = protocol.partition("@")
-        queries = split.rows(new=kinds[asking], query=True)
-        yield search(ways[name], labels, protocol, gallery=galleries[name], queries=queries)
+        part, _, name = protocol.partition("@")
+        queries = split.rows(unseen=parts[part], query=True)
+        yield search(setups[name], labels, protocol, gallery=galleries[name], queries=queries)
 
 
-def five_labelled(
-    images: FloatArray, labels: IntArray, split: KindSplit, *, bits: int, trust: float = TRUST
-) -> Iterator[KindScore]:
-    """Name queries of new kinds by five labelled images of each: mean accuracy of five draws.
+def five_shot(
+    images: FloatArray, labels: IntArray, split: ClassSplit, *, bits: int, trust: float = TRUST
+) -> Iterator[SearchScore]:
+    """Classify queries of unseen classes by five labelled images of each: mean of five draws.
 
-    "float" takes the nearest of the unit means of unit vectors; "codes" what the codebooks of a
-    gallery of these images say of the kinds that it holds.
+    "float" takes the nearest class mean of unit vectors; "codes" the best class score of the
+    codebooks of a gallery of these images.
     """
-    gallery, queries = split.rows(new=True, query=False), split.rows(new=True, query=True)
-    kinds, rows = np.unique(labels[gallery]), normalise_sub_vectors(images, 1)
-    right: dict[str, list[float]] = {"float": [], "codes": []}
+    gallery, queries = split.rows(unseen=True, query=False), split.rows(unseen=True, query=True)
+    classes, rows = np.unique(labels[gallery]), normalise_sub_vectors(images, 1)
+    accuracies: dict[str, list[float]] = {"float": [], "codes": []}
     for seed in range(DRAWS):
         drawn = draw_shots(labels, gallery, seed=seed)
-        means = class_means(rows[drawn], np.searchsorted(kinds, labels[drawn]), len(kinds))
+        means = class_means(rows[drawn], np.searchsorted(classes, labels[drawn]), len(classes))
         nearest = (rows[queries] @ means.T).argmax(axis=1)
-        right["float"].append(float(np.mean(kinds[nearest] == labels[queries])))
+        accuracies["float"].append(float(np.mean(classes[nearest] == labels[queries])))
         given = [str(label) for label in labels[drawn]]
         books = fit_additive(images[drawn], given, num_codebooks=bits // 8, trust=trust)
         named = np.array([int(name) for name in books.class_names])
-        guessed = named[books.class_scores(images[queries]).argmax(axis=1)]
-        right["codes"].append(float(np.mean(guessed == labels[queries])))
+        predicted = named[books.class_scores(images[queries]).argmax(axis=1)]
+        accuracies["codes"].append(float(np.mean(predicted == labels[queries])))
     lengths = {"float": 32 * images.shape[1], "codes": bits}
-    for way, shares in right.items():
-        yield KindScore(
+    for way, shares in accuracies.items():
+        yield SearchScore(
             protocol=FIVE,
             way=way,
             labels="with",
@@ -204,44 +208,48 @@ def five_labelled(
             bytes_per_image=lengths[way] / 8,
             values={"accuracy": 100 * float(np.mean(shares))},
             queries=len(queries),
-            gallery=len(kinds) * SHOTS,
+            gallery=len(classes) * SHOTS,
         )
 
 
 def draw_shots(labels: IntArray, gallery: IntArray, *, seed: int) -> IntArray:
-    """Draw five rows of each class of a gallery, or all where there are fewer."""
+    """Draw five rows of each class of a gallery, or all if there are fewer."""
     shuffled = np.random.default_rng(seed).permutation(gallery)
-    kinds = np.unique(labels[gallery])
-    return np.concatenate([shuffled[labels[shuffled] == kind][:SHOTS] for kind in kinds])
+    classes = np.unique(labels[gallery])
+    return np.concatenate([shuffled[labels[shuffled] == one][:SHOTS] for one in classes])
 
 
-def half_fitted(ways: Sequence[Way], labels: IntArray, split: KindSplit) -> Iterator[KindScore]:
-    """Fit codebooks to a random half of the images of new kinds, and ask with the other half."""
-    everything = split.rows(new=True)
+def half_fitted(
+    setups: Sequence[SearchSetup], labels: IntArray, split: ClassSplit
+) -> Iterator[SearchScore]:
+    """Fit codebooks to a random half of the images of unseen classes; the others are queries."""
+    everything = split.rows(unseen=True)
     half = np.random.default_rng(0).random(len(everything)) < 0.5
     protocol = "unseen, codebooks of one half, queries of the other"
-    for way in ways:
-        known = fitted_to(way, everything[half], names_of(labels))
+    for setup in setups:
+        known = fitted_to(setup, everything[half], names_of(labels))
         yield search(known, labels, protocol, gallery=everything, queries=everything[~half])
 
 
-def grown(ways: Sequence[Way], labels: IntArray, split: KindSplit) -> Iterator[KindScore]:
-    """Fit codebooks to learned kinds, add new ones and ask for these; "unseen@all" is after."""
-    gallery, queries = split.rows(query=False), split.rows(new=True, query=True)
-    for way in ways:
-        known = fitted_to(way, split.rows(new=False, query=False), names_of(labels))
-        yield search(known, labels, GROWN, gallery=gallery, queries=queries)
+def before_refit(
+    setups: Sequence[SearchSetup], labels: IntArray, split: ClassSplit
+) -> Iterator[SearchScore]:
+    """Fit codebooks to learned classes, add unseen ones and search for these, without a refit."""
+    gallery, queries = split.rows(query=False), split.rows(unseen=True, query=True)
+    for setup in setups:
+        known = fitted_to(setup, split.rows(unseen=False, query=False), names_of(labels))
+        yield search(known, labels, BEFORE_REFIT, gallery=gallery, queries=queries)
 
 
-def half_labelled(way: Way, labels: IntArray, split: KindSplit) -> Iterator[KindScore]:
-    """Take the labels of half of the rows away, and look for either half among all of them."""
-    gallery, queries = split.rows(new=True, query=False), split.rows(new=True, query=True)
+def half_labelled(setup: SearchSetup, labels: IntArray, split: ClassSplit) -> Iterator[SearchScore]:
+    """Remove the labels of half of the rows, and search for either half among all of them."""
+    gallery, queries = split.rows(unseen=True, query=False), split.rows(unseen=True, query=True)
     named = np.random.default_rng(0).random(len(labels)) < 0.5
     names = [name if known else None for name, known in zip(names_of(labels), named, strict=True)]
-    way = fitted_to(way, gallery, names)
+    setup = fitted_to(setup, gallery, names)
     for kind, ignored in (("labelled", ~named), ("unlabelled", named)):
         yield search(
-            way,
+            setup,
             labels,
             f"unseen@unseen, half of the rows labelled: {kind} rows",
             gallery=gallery,
@@ -254,24 +262,24 @@ def half_labelled(way: Way, labels: IntArray, split: KindSplit) -> Iterator[Kind
 def wrong_labels(
     images: FloatArray,
     labels: IntArray,
-    split: KindSplit,
+    split: ClassSplit,
     *,
     bits: int,
     trusts: Sequence[float] = TRUSTS,
-) -> Iterator[KindScore]:
-    """Make a tenth of the labels of new kinds wrong, at several weights of trust.
+) -> Iterator[SearchScore]:
+    """Make a tenth of the labels of unseen classes wrong, at several levels of trust.
 
-    Hits are right by their true class. Of the images with a wrong label: what they find when they
-    ask, how they are found among each other by queries of their true class, and by themselves.
+    Hits are relevant by their true class. Images with a wrong label are also measured as queries,
+    as a gallery for queries of their true class, and as queries that look for themselves.
     """
-    gallery, queries = split.rows(new=True, query=False), split.rows(new=True, query=True)
+    gallery, queries = split.rows(unseen=True, query=False), split.rows(unseen=True, query=True)
     names, flipped = flip_labels(labels, gallery, seed=0)
-    if not len(flipped):  # one kind, or few images: there is nothing to make wrong
+    if not len(flipped):  # one class, or too few images
         return
     for trust in trusts:
-        way, suffix = own_codes(images, bits, trust=trust), f"trust {trust:g}"
-        yield search(way, labels, f"true labels, {suffix}", gallery=gallery, queries=queries)
-        find = partial(search, fitted_to(way, gallery, names), names=names)
+        setup, suffix = additive_codes(images, bits, trust=trust), f"trust {trust:g}"
+        yield search(setup, labels, f"true labels, {suffix}", gallery=gallery, queries=queries)
+        find = partial(search, fitted_to(setup, gallery, names), names=names)
         yield find(labels, f"wrong labels, {suffix}", gallery=gallery, queries=queries)
         asking = f"wrong labels, {suffix}: these images ask"
         yield find(labels, asking, gallery=gallery, queries=flipped)
@@ -281,16 +289,21 @@ def wrong_labels(
         yield find(itself, own, gallery=gallery, queries=flipped, itself=True)
 
 
-def own_look(
-    way: Way, labels: IntArray, split: KindSplit, *, copies: FloatArray, originals: IntArray
-) -> KindScore:
-    """Let changed copies (n, E) of gallery images of new kinds look for their originals (n,) rows.
+def find_originals(
+    setup: SearchSetup,
+    labels: IntArray,
+    split: ClassSplit,
+    *,
+    copies: FloatArray,
+    originals: IntArray,
+) -> SearchScore:
+    """Search for the originals (n,) of edited copies (n, E) among images of unseen classes.
 
-    The copies lie in the space of the way's embeddings. Only the original is right: R@10 says how
-    often it is among the first ten.
+    Copies are embedded as those of the setup are. Only the original is relevant: R@10 is how often
+    it is among the first ten.
     """
-    gallery, count = split.rows(new=True, query=False), len(labels)
-    everything = replace(way, embeddings=np.concatenate([way.embeddings, copies]))
+    gallery, count = split.rows(unseen=True, query=False), len(labels)
+    everything = replace(setup, embeddings=np.concatenate([setup.embeddings, copies]))
     return search(
         everything,
         np.concatenate([np.arange(count), originals]),
@@ -309,23 +322,23 @@ def flip_labels(
     Returns the labels of all N images, and the rows that were changed.
     """
     rng, names = np.random.default_rng(seed), names_of(labels)
-    kinds = np.unique(labels[gallery])
-    count = int(len(gallery) * FLIPPED + 0.5) if len(kinds) > 1 else 0
+    classes = np.unique(labels[gallery])
+    count = int(len(gallery) * FLIPPED + 0.5) if len(classes) > 1 else 0
     flipped = np.sort(rng.choice(gallery, count, replace=False))
     for row in flipped:
-        names[row] = str(rng.choice(kinds[kinds != labels[row]]))
+        names[row] = str(rng.choice(classes[classes != labels[row]]))
     return names, flipped
 
 
-def _check_split(split: KindSplit, count: int) -> None:
-    for name, mask in (("new", split.new), ("query", split.query)):
+def _check_split(split: ClassSplit, count: int) -> None:
+    for name, mask in (("unseen", split.unseen), ("query", split.query)):
         if mask.shape != (count,) or mask.dtype != np.bool_:
             raise ShapeError(
                 f"split.{name} has shape {mask.shape} and dtype {str(mask.dtype)!r}; expected one "
                 f"bool per image, shape ({count},)."
             )
-    for new, kind in ((True, "new kinds"), (False, "learned classes")):
-        if not len(split.rows(new=new, query=False)):
+    for unseen, kind in ((True, "new kinds"), (False, "learned classes")):
+        if not len(split.rows(unseen=unseen, query=False)):
             raise ShapeError(
                 f"The split has no gallery image of {kind}. Hold out some of the classes, and "
                 "leave images of each to search in."

@@ -1,7 +1,7 @@
-"""Asymmetric hashing: a network codes queries, the gallery's codes are free variables.
+"""Asymmetric hashing: a network encodes queries, the gallery's codes are free variables.
 
 In: tanh outputs u of batches and the labels of the training set. Out: database codes V (N, bits) of
--1 and +1, fitted to the labels in turns with the network, and the loss of u against all of V.
+-1 and +1, fitted to the labels in alternation with the network, and the loss of u against all of V.
 
 With S = 1 within a class, -r between classes (r = similar pairs / dissimilar pairs), both minimise
 
@@ -20,7 +20,7 @@ from phpq.codes import CodeArray, pack_signs
 from phpq.methods._hashing import HashingMethod, similar_pairs
 from phpq.model.method import EpochChange, MethodSetup, TrainingSet
 
-DESCRIPTOR_LENGTH = 8.0  # of a centred descriptor, whatever its width
+DESCRIPTOR_LENGTH = 8.0  # norm of a centred descriptor, about
 
 
 class Similarity:
@@ -48,13 +48,13 @@ class Similarity:
 
 @torch.no_grad()
 def update_codes(codes: Tensor, outputs: Tensor, similarity: Similarity, *, gamma: float) -> None:
-    """Minimise L over V in place, one bit of all images after the other; L never rises.
+    """Minimise L over V in place, one bit of all images at a time; L never rises.
 
     `codes` is V (N, bits) float32 of -1 and +1, `outputs` the u (N, bits) of all training images.
     """
     bits = codes.shape[1]
     gram = outputs.T @ outputs
-    gram.fill_diagonal_(0)  # the square of a bit is 1 whatever its sign
+    gram.fill_diagonal_(0)  # the square of a bit is constant
     target = bits * similarity.times(outputs) + gamma * bits * similarity.energy * outputs
     for bit in range(bits):
         pull = target[:, bit] - codes @ gram[:, bit]
@@ -64,13 +64,12 @@ def update_codes(codes: Tensor, outputs: Tensor, similarity: Similarity, *, gamm
 class AsymmetricHashing(HashingMethod):
     """A hashing network whose gallery codes are learned from labels.
 
-    The u of all images come from a buffer that batches fill as they pass, not from a pass of its
-    own before each round: that would cost a third of an epoch to undo one epoch's staleness, and
-    the buffer also averages over augmentations.
+    The u of all images come from a buffer that training batches fill, not from an extra pass before
+    each round: that would cost a third of an epoch to update values that are at most an epoch old.
 
-    Descriptors are centred by a batch norm and brought to one length. The best u are small (with
+    Descriptors are centred by a batch norm and scaled to one length. The best u are small (with
     many classes and few bits, about bits / classes), and features after a ReLU share a direction:
-    uncentred, one step of Adam moves all u together by more than that, and V follows.
+    uncentred, one step of Adam would move all u together by more than that, and V with them.
     """
 
     bounded = True
@@ -95,10 +94,10 @@ class AsymmetricHashing(HashingMethod):
         return self.standardise(super().describe(pyramid))
 
     def start(self, training: TrainingSet) -> None:
-        """Make room for u, and start V from one random pattern per class.
+        """Allocate u, and initialise V by one random pattern per class.
 
-        Public implementations start from zeros, which give the network nothing to learn from, or
-        from noise per image.
+        Public implementations start from zeros, from which the network cannot learn, or from noise
+        per image.
         """
         self.similarity = Similarity(training.labels, training.num_classes)
         device = training.labels.device
@@ -124,7 +123,7 @@ class AsymmetricHashing(HashingMethod):
         return pack_signs(self.database.cpu().numpy()) if self.started else None
 
     def similarity_loss(self, outputs: Tensor, labels: Tensor, rows: Tensor) -> Tensor:
-        """Keep the batch's u (B, bits), and return the first term of L, over the batch."""
+        """Store the batch's u (B, bits), and return the first term of L, over the batch."""
         self.outputs.index_copy_(0, rows, outputs.detach())
         errors = outputs @ self.database.T / self.bits - self.similarity.rows(labels)
         return errors.square().sum(1).mean() / self.similarity.energy

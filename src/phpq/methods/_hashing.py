@@ -1,4 +1,4 @@
-"""What all deep hashing methods share: a backbone, one linear layer, and the signs of its outputs.
+"""The base of all deep hashing methods: a backbone, one linear layer, and the signs of its outputs.
 
 In: pixels. Out: u (B, bits) floats while training, their signs for search. A method adds its loss.
 """
@@ -21,8 +21,8 @@ MARGIN_BASE, MARGIN_SHARE = 4.0, 0.25  # of triplets: 8 at 16 bits, 20 at 64, as
 class HashLayer(nn.Linear):
     """A linear layer whose outputs are centred and scaled over the batch, bit by bit.
 
-    Pooled ReLU features share one large direction. Uncentred, every image gets the same sign in
-    most bits and stays there; PHPQ centres its embeddings for the same reason, by the same setting
+    Pooled ReLU features share one large direction: uncentred, all images would get the same sign in
+    most bits, and keep it. PHPQ centres its embeddings for the same reason, by the same setting
     (`model.embedding_norm`).
     """
 
@@ -46,9 +46,9 @@ class HashingMethod(Method):
 
     query_norm = "raw"
     levels = 1  # deepest stages that the backbone returns
-    views = 1  # pooled last stages that a descriptor holds, one after the other
+    views = 1  # pooled last stages that are concatenated in a descriptor
     bounded = False  # whether u is a tanh
-    # Whether outputs are centred over the batch: None leaves it to `model.embedding_norm`.
+    # Whether outputs are centred over the batch; None: as `model.embedding_norm` says.
     centred: ClassVar[bool | None] = None
 
     def __init__(self, setup: MethodSetup) -> None:
@@ -57,8 +57,9 @@ class HashingMethod(Method):
         self.embedding_dim = self.bits
         self._codebooks = sign_codebooks(self.bits)
         self.backbone = setup.build_backbone(self.levels)
-        asked = setup.model.embedding_norm == "batch"
-        centred = asked if self.centred is None else self.centred
+        centred = self.centred
+        if centred is None:
+            centred = setup.model.embedding_norm == "batch"
         self.hash = HashLayer(self.descriptor_dim, self.bits, centred=centred)
 
     @property
@@ -110,13 +111,13 @@ class HashingMethod(Method):
 
 
 class ClassifiedHashing(HashingMethod):
-    """What FPH, SRLH and CFH share: tanh codes that a classifier can read and that triplets order.
+    """The base of FPH, SRLH and CFH: tanh codes, learned by a classifier and triplets.
 
         L = CE(W s + c, y) + w_t mean max(0, |a-p|^2 - |a-n|^2 + m) / bits + w_q mean (|b| - 1)^2
 
-    where s lies between b and its signs, by the option `signs`. W is free, so that 16 bits can tell
-    200 classes apart; outputs are centred by the hash layer, so that no bit saturates before it has
-    learned. A subclass says what the code looks at.
+    where s lies between b and its signs, by the option `signs`. W is unconstrained, so that 16 bits
+    can separate 200 classes; outputs are centred by the hash layer, so that no bit saturates before
+    it has learned. A subclass defines the descriptor.
     """
 
     bounded = True
@@ -125,7 +126,7 @@ class ClassifiedHashing(HashingMethod):
     smoothing: float = option(0.1, "in [0, 1)")  # share of its target spread over all classes
     triplet: float = option(1.0, "0 or more")  # w_t, weight of the triplets
     quantization: float = option(0.1, "0 or more")  # w_q, weight of the distance from signs
-    signs: float = option(0.0, "in [0, 1]")  # how far the classifier reads signs, not tanh values
+    signs: float = option(0.0, "in [0, 1]")  # share of signs, not tanh values, in its input
 
     def __init__(self, setup: MethodSetup) -> None:
         super().__init__(setup)
@@ -143,7 +144,7 @@ class ClassifiedHashing(HashingMethod):
 
 
 def towards_signs(outputs: Tensor, share: float) -> Tensor:
-    """Move u (B, bits) that share of the way to its signs; gradients pass as if it had stayed."""
+    """Move u (B, bits) by a share towards its signs, with a straight-through gradient."""
     signs = torch.where(outputs >= 0, 1.0, -1.0)
     return outputs + share * (signs - outputs).detach()
 
@@ -156,9 +157,9 @@ def similar_pairs(labels: Tensor, others: Tensor | None = None) -> Tensor:
 def balanced_mean(
     values: Tensor, similar: Tensor, counted: Tensor | None = None, *, similar_share: float = 0.5
 ) -> Tensor:
-    """Average (B, N) pair losses with a fixed weight of each kind of pairs, by default the same.
+    """Average (B, N) pair losses with a fixed weight of similar pairs, by default a half.
 
-    With 200 classes one pair in 200 is similar: in a plain mean the others drown it. `similar` and
+    With 200 classes one pair in 200 is similar: a plain mean would neglect it. `similar` and
     `counted` are (B, N) of 0 and 1; pairs that are not counted have no weight.
     """
     counted = torch.ones_like(values) if counted is None else counted
@@ -169,7 +170,7 @@ def balanced_mean(
 
 
 def other_images(labels: Tensor) -> Tensor:
-    """Return (B, B) float32: 0 on the diagonal, where an image meets itself."""
+    """Return (B, B) float32: 0 on the diagonal, the pairs of an image with itself, else 1."""
     return 1 - torch.eye(len(labels), device=labels.device)
 
 
@@ -182,7 +183,7 @@ def triplet_mask(labels: Tensor) -> Tensor:
 def pair_likelihood(products: Tensor, similar: Tensor) -> Tensor:
     """Return log(1 + exp(x)) - s x of (B, N) products x and similarities s of 0 and 1.
 
-    Both cases are a softplus, of x or of -x: the difference of two large numbers loses digits.
+    Computed as a softplus of x or of -x: a difference of large numbers would lose digits.
     """
     return F.softplus((1 - 2 * similar) * products)
 

@@ -1,9 +1,9 @@
-"""What all shallow methods share: features of a network, and codes that are fitted to them.
+"""The base of all shallow methods: features of a network, and codes that are fitted to them.
 
 In: pixels, or features (N, C) that were computed before. Out: embeddings (N, D) for search. The
-features are the pooled last stage of the backbone, as it came ("imagenet") or after it learned to
-classify ("finetuned"), or the leading axes of the latter, once whitened within the classes of the
-training set ("discriminant"); centred with the mean of the training set, scaled to unit length.
+features are the pooled last stage of the backbone, as pretrained ("imagenet") or fine-tuned as a
+classifier ("finetuned"), or the leading axes of the latter after whitening within the classes of
+the training set ("discriminant"); centred by the mean of the training set, scaled to unit length.
 """
 
 from typing import Any, NamedTuple
@@ -21,16 +21,16 @@ from phpq.model.method import Learned, Method, MethodSetup, TrainingSet
 
 Numbers = NDArray[Any]  # fits are computed in float64, buffers are float32
 
-AXES = 64  # that tell classes apart, at most, unless a code has more bits
-SHRINK = 0.01  # of the covariance within classes towards that of equal, independent features
-RANK_TOLERANCE = 1e-6  # of the largest variance: directions with less are rounding errors
+AXES = 64  # most discriminant axes, unless a code has more bits
+SHRINK = 0.01  # of the covariance within classes towards a multiple of the identity
+RANK_TOLERANCE = 1e-6  # share of the largest variance; smaller ones are rounding errors
 
 
 class ShallowMethod(Method):
-    """Features, then codes that `fit` finds without gradients.
+    """Features, and codes that `fit` finds without gradients.
 
-    A subclass gives `fit`, which writes into its persistent buffers, and `project`, which reads
-    nothing else. With cached features neither images nor the backbone are needed:
+    A subclass defines `fit`, which writes its persistent buffers, and `project`, which reads them.
+    With cached features neither images nor the backbone are needed:
 
         method.fit_features(train, seed=0)
         codes = method.export().encode(method.encode_features(gallery).numpy())
@@ -40,7 +40,7 @@ class ShallowMethod(Method):
     query_norm = "raw"
     mean: Tensor  # (F,) float32, of the training set's features
     discriminants: Tensor  # (C, F) of discriminant features; others are coded as they are
-    fitted: Tensor  # scalar uint8: 1 once there are codes
+    fitted: Tensor  # scalar uint8: 1 after `fit`
 
     def __init__(self, setup: MethodSetup) -> None:
         super().__init__(setup)
@@ -57,13 +57,13 @@ class ShallowMethod(Method):
         self.register_buffer("fitted", torch.zeros((), dtype=torch.uint8))
 
     def reserve(self, **shapes: tuple[int, ...]) -> None:
-        """Make persistent buffers of zeros for `fit` to fill by `store`."""
+        """Register persistent buffers of zeros, which `fit` fills by `store`."""
         for name, shape in shapes.items():
             self.register_buffer(name, torch.zeros(shape))
 
     @property
     def learns(self) -> bool:
-        """Whether the features are fine-tuned; ImageNet's are taken as they are."""
+        """Whether the features are fine-tuned."""
         return self.setup.features != "imagenet"
 
     def fit(self, features: FloatArray, seed: int) -> None:
@@ -125,7 +125,7 @@ class ShallowMethod(Method):
             buffer.copy_(torch.tensor(values))
 
     def complete(self, training: TrainingSet) -> None:
-        """Fit the codes to the features of the training set, seen as they are encoded."""
+        """Fit the codes to the features of the training set, without augmentation."""
         mirrored = self.setup.mirrored
         training.message(f"fitting the codes of {self.setup.name}")
         features = training.apply(lambda images: self.describe_features(images, mirrored=mirrored))
@@ -148,11 +148,11 @@ class ShallowMethod(Method):
         return self.encode_features(self.describe_features(images, mirrored=mirrored))
 
     def codebooks(self) -> Codebooks:
-        """Return the codebooks as the buffers are."""
+        """Return the codebooks of the current buffers."""
         raise NotImplementedError
 
     def export(self) -> Codebooks:
-        """Return the codebooks for the numpy side; an error if the run ended before the fit."""
+        """Return the codebooks for the numpy side; a `NotTrainedError` before the fit."""
         if not self.fitted.item():
             raise NotTrainedError(
                 f"The codes of {self.setup.name!r} are not fitted: that is the last step "
@@ -171,7 +171,7 @@ class ShallowHashing(ShallowMethod):
         self._codebooks = sign_codebooks(self.bits)
 
     def check_rank(self, rank: int, of: str) -> None:
-        """Raise a `ConfigError` if there are fewer directions than bits: each needs its own."""
+        """Raise a `ConfigError` if there are fewer directions than bits."""
         if self.bits > rank:
             raise ConfigError(
                 f"{self.setup.name!r} with bits={self.bits} needs as many independent directions, "
@@ -197,13 +197,13 @@ class PrincipalAxes(NamedTuple):
 
     mean: Numbers  # (C,) float64
     axes: Numbers  # (n, C) float64, orthonormal, largest variance first; zeros beyond the rank
-    rank: int  # how many directions vary at all, of all C
+    rank: int  # directions of nonzero variance, of all C
 
 
 def principal_axes(features: Numbers, count: int) -> PrincipalAxes:
-    """Find the `count` (at most C) principal axes of features (N, C), deterministically.
+    """Find the `count` (at most C) principal axes of features (N, C).
 
-    Each axis points to where its largest component is positive.
+    Signs are deterministic: the largest component of each axis is positive.
     """
     rows = features.astype(np.float64)
     mean = rows.mean(0)

@@ -6,8 +6,8 @@ each place of the last stage,
 
     A = softmax over places of s cos(E_c, F),   b = tanh(FC([sum A F, mean F]))
 
-where c is the label while learning and, for want of one, the likeliest class in search. E is also
-the classifier of mean F, so that there is a likeliest class. The loss of b is that of
+where c is the label in training, and the class of the highest score in search, since there is no
+label. E is also the classifier of mean F, which gives these scores. The loss of b is that of
 `ClassifiedHashing`.
 """
 

@@ -32,7 +32,7 @@ class DPSH(HashingMethod):
     labels: Tensor  # (N,) int64
 
     def start(self, training: TrainingSet) -> None:
-        """Make room for the outputs of all training images."""
+        """Allocate the outputs of all training images."""
         self.labels = training.labels
         self.outputs = torch.zeros(len(self.labels), self.bits, device=self.labels.device)
 

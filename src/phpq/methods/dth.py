@@ -3,8 +3,8 @@
 L = mean over the violating triplets of a batch of max(0, |a-p|^2 - |a-n|^2 + m), divided by the
 bits. The original cuts the features in one slice per bit and thresholds sigmoids; this is the form
 used with ResNet-18 (one linear layer, tanh, all triplets of the batch), whose margins 8 at 16 bits
-and 20 at 64 are m = 4 + bits / 4: opposite bits are 4 apart, so one bit and a sixteenth of them;
-its recipe here asks for half a bit less.
+and 20 at 64 are m = 4 + bits / 4: opposite bits are 4 apart, so one bit and a sixteenth of them.
+Its recipe here lowers the margin by half a bit.
 """
 
 from torch import Tensor

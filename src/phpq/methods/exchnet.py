@@ -32,7 +32,7 @@ TINY = 1e-6  # under roots, whose slope is infinite at 0
 
 @dataclass(frozen=True, slots=True)
 class Parts:
-    """What the network sees in a batch."""
+    """What `ExchNet.extract` returns."""
 
     whole: Tensor  # (B, D) float32
     parts: Tensor  # (B, PARTS, D) float32
@@ -45,7 +45,7 @@ class ExchNet(AsymmetricHashing):
     terms = ("similarity", "spatial", "channel", "anchor")
     spatial: float = option(1.0, "0 or more")  # weight of the difference of the parts' places
     channel: float = option(1.0, "0 or more")  # weight of the difference of their features
-    channel_margin: float = option(0.4, "in [0, 1]")  # Hellinger distance that is enough
+    channel_margin: float = option(0.4, "in [0, 1]")  # Hellinger distance above which it is zero
     anchor: float = option(1.0, "0 or more")  # weight of the distance to the class's anchors
     swap: float = option(0.5, "in [0, 1]")  # how likely a part is swapped
     swap_share: float = option(0.125, "in [0, 1]")  # share of the epochs, the last, that swap
@@ -72,7 +72,7 @@ class ExchNet(AsymmetricHashing):
         )
 
     def start(self, training: TrainingSet) -> None:
-        """Make room for anchors and swaps, besides u and V."""
+        """Allocate anchors and swaps, besides u and V."""
         super().start(training)
         device, classes = training.labels.device, training.num_classes
         self.anchors = torch.zeros(classes, PARTS, self.backbone.channels[-1], device=device)
@@ -82,7 +82,7 @@ class ExchNet(AsymmetricHashing):
         self.swaps = torch.zeros(len(training.labels), PARTS, device=device)
 
     def memory(self) -> dict[str, Tensor]:
-        """Return u, V and what anchors are made of."""
+        """Return u, V, and the buffers of the anchors."""
         own = {name: getattr(self, name) for name in ("anchors", "known", "sums", "counts")}
         return super().memory() | own
 
@@ -113,9 +113,9 @@ class ExchNet(AsymmetricHashing):
     def published_scale(self) -> float:
         """What the published 12 / bits mean (bits S - <u, v>)^2 is at u = 0, where ours is 1.
 
-        The other terms are divided by it, so that their weights mean what they mean there: on CUB
-        it is 1 at 16 bits and 3.9 at 64. With four classes it is 64, and weights of 1 would drown
-        the similarities.
+        The other terms are divided by it, so that their weights are those of the paper: on CUB, 1
+        at 16 bits and 3.9 at 64. With four classes it is 64, and weights of 1 would dominate the
+        similarities.
         """
         return PUBLISHED * self.bits * self.similarity.energy / len(self.similarity.labels)
 

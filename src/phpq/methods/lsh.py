@@ -24,7 +24,7 @@ class LSH(ShallowHashing):
         self.reserve(projection=(self.bits, self.code_dim))
 
     def fit(self, features: FloatArray, seed: int) -> None:
-        """Draw the hyperplanes; features have no say in it."""
+        """Draw the hyperplanes, which do not depend on the features."""
         generator = np.random.default_rng(seed)
         self.store(projection=generator.standard_normal((self.bits, self.code_dim)))
 

@@ -3,7 +3,7 @@
 Soft assignment is PHPQ's with full attention (every codeword takes part). The anchor stays x, its
 partners are soft reconstructions s: L = mean over the triplets of a batch of
 log(1 + exp(scale (<x, s-> - <x, s+>))), <.,.> being the mean over codebooks of the cosines. No
-classifier, unless one of x and s is asked for, as public code offers. Our reconstruction: the
+classifier, unless the option `classification` adds one of x and s, as in public code. Ours: the
 paper's 1 / (1 + exp(<x, s+> - <x, s->)) is replaced by softplus as in public code; the scale is
 ours (the plain sum over codebooks would be scale = M, and larger ones did better on pooled ImageNet
 features of CUB, with queries held out of the training split); embeddings are centred by batch norm
@@ -67,7 +67,7 @@ class PQN(QuantizedMethod):
         return Learned(total, (triplets, classification), codes)
 
     def prepare_epoch(self, epoch: int, training: TrainingSet) -> EpochChange:
-        """Start the codebooks before the first epoch."""
+        """Initialise the codebooks before the first epoch."""
         if epoch or self.setup.quantizer.init != "kmeans":
             return EpochChange()
         training.message("starting the codebooks by k-means")

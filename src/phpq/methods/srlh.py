@@ -38,7 +38,7 @@ class SRLH(ClassifiedHashing):
 
     def regions(self, pyramid: list[Tensor]) -> list[Tensor]:
         """Return a square (B, 3) for each stage: x, y and half side, the image being [-1, 1]^2."""
-        # Detached: gradients of pixels by position are noise to the trunk.
+        # Detached: gradients through positions are noise for the trunk.
         stages = zip(self.finders, (stage.detach().float() for stage in pyramid), strict=True)
         return [square_of(finder(stage), self.smallest) for finder, stage in stages]
 
@@ -49,16 +49,16 @@ class SRLH(ClassifiedHashing):
         with torch.autocast(device, enabled=False):
             crops = [cut_out(images.float(), square) for square in self.regions(pyramid)]
             views = [self.describe(pyramid)]
-        regions = _settled(self.backbone, torch.cat(crops))  # together: small batches waste a GPU
+        regions = _with_running_statistics(self.backbone, torch.cat(crops))  # in one batch
         with torch.autocast(device, enabled=False):
             views += self.describe(regions).chunk(len(crops))
             return self.squash(self.hash(torch.cat(views, 1)))
 
 
-def _settled(backbone: Backbone, images: Tensor) -> list[Tensor]:
-    """Apply the trunk with the statistics that it gathered from whole images.
+def _with_running_statistics(backbone: Backbone, images: Tensor) -> list[Tensor]:
+    """Apply the trunk to crops, with its batch norm statistics of whole images.
 
-    Crops have others: gathered together, the averages would fit neither when they are used.
+    Crops have other statistics: running averages over both would fit neither.
     """
     learning = backbone.training
     backbone.eval()
@@ -87,7 +87,7 @@ def _moments(share: Tensor) -> tuple[Tensor, Tensor]:
     cells = share.shape[1]
     centres = cell_centres(cells, share.device)
     mean = share @ centres
-    # Mass is spread over a cell, not put at its centre: a flat map has variance 1/3 at any size.
+    # Mass is uniform in a cell, not at its centre: a flat map has variance 1/3 at any size.
     return mean, share @ centres.square() - mean.square() + 1 / (3 * cells**2)
 
 

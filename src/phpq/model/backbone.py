@@ -30,17 +30,17 @@ logger = logging.getLogger(__name__)
 IMAGENET_MEAN = (0.485, 0.456, 0.406)
 IMAGENET_STD = (0.229, 0.224, 0.225)
 
-# Transformers refuse images of another size than their own unless told to adapt, each kind in its
-# own words; training crops and encoded images differ in size. Convolutions know neither word.
+# Training crops and encoded images differ in size. Transformers accept that by one of two options,
+# depending on their kind; convolutions know neither.
 SIZE_OPTIONS = ({"strict_img_size": False}, {"dynamic_img_size": True}, dict[str, bool]())
 
 
 @dataclass(frozen=True, slots=True)
-class Layout:
-    """What a row (F,) holds of one image that has passed a frozen stem (`phpq.model.cut`)."""
+class FeatureLayout:
+    """How maps are laid out in the features (F,) of a frozen part (`phpq.model.frozen`)."""
 
-    maps: tuple[tuple[int, ...], ...]  # (C, h, w) of each level, shallow first, one after the other
-    ends: bool  # the deepest level is among them; otherwise the last stage is still to be computed
+    maps: tuple[tuple[int, ...], ...]  # (C, h, w) of each level, shallow first, concatenated
+    has_deepest: bool  # False: the last stage is still to be computed
 
 
 class Backbone(nn.Module):
@@ -54,7 +54,7 @@ class Backbone(nn.Module):
         info = cast(Any, pyramid).feature_info
         self.channels: tuple[int, ...] = tuple(info.channels())
         self.levels = levels
-        self.layouts: dict[int, Layout] = {}  # of rows that go on from here, by their length F
+        self.feature_layouts: dict[int, FeatureLayout] = {}  # that `forward` accepts, by F
         # timm's enum of strings equals its value, but its `str` does not.
         self._channels_last = getattr(pyramid, "output_fmt", "NCHW") == "NHWC"
         pretrained, default = (
@@ -65,7 +65,8 @@ class Backbone(nn.Module):
             values = torch.tensor(tuple(given or settings.get(name, usual))).view(1, 3, 1, 1)
             self.register_buffer(name, values, persistent=False)
         self.has_token = isinstance(pyramid, TokenPyramid)  # the last level is (B, C, 1, 1)
-        self.patch = _patch(getattr(pyramid, "model", pyramid))  # sides of images are multiples
+        # The sides of images must be multiples of it.
+        self.patch = _patch(getattr(pyramid, "model", pyramid))
 
     def normalise(self, images: Tensor) -> Tensor:
         """Bring (B, 3, H, W) pixels in [0, 1] to the statistics of the weights."""
@@ -74,10 +75,10 @@ class Backbone(nn.Module):
     def forward(self, images: Tensor) -> list[Tensor]:
         """Return `levels` maps (B, C, h, w) of pixels (B, 3, H, W) in [0, 1], shallow first.
 
-        Or of rows (B, F) that a stem has made of such pixels.
+        Features (B, F) of a frozen part are accepted in place of pixels.
         """
         if images.ndim == 2:
-            return self._continue(images)
+            return self._from_features(images)
         maps: list[Tensor] = self.pyramid(self.normalise(images))
         return [m.permute(0, 3, 1, 2) for m in maps] if self._channels_last else list(maps)
 
@@ -94,12 +95,12 @@ class Backbone(nn.Module):
         """Tell whether a parameter or buffer, by its name here, belongs to the last stage."""
         return name.split(".")[1] in self.last_stage
 
-    def _continue(self, rows: Tensor) -> list[Tensor]:
-        layout = self.layouts[rows.shape[1]]
+    def _from_features(self, features: Tensor) -> list[Tensor]:
+        layout = self.feature_layouts[features.shape[1]]
         sizes = [math.prod(shape) for shape in layout.maps]
-        parts = rows[:, : sum(sizes)].split(sizes, 1)  # type: ignore[no-untyped-call]
+        parts = features[:, : sum(sizes)].split(sizes, 1)  # type: ignore[no-untyped-call]
         maps = [part.unflatten(1, shape) for part, shape in zip(parts, layout.maps, strict=True)]
-        if not layout.ends:
+        if not layout.has_deepest:
             deepest = maps[-1].contiguous(memory_format=torch.channels_last)
             for name in self.last_stage:
                 deepest = cast(nn.ModuleDict, self.pyramid)[name](deepest)
@@ -133,7 +134,7 @@ def build_backbone(config: ModelConfig, *, load_weights: bool = True) -> Backbon
 
 
 def _map_options(config: ModelConfig) -> dict[str, Any]:
-    """Return how timm is to build the deepest levels of its own pyramid."""
+    """Return the options by which timm builds the deepest levels of its own pyramid."""
     levels = config.levels
     option, info = _probe(config.backbone)
     count = len(info.channels())
@@ -147,7 +148,7 @@ def _map_options(config: ModelConfig) -> dict[str, Any]:
 
 
 def _token_options(config: ModelConfig) -> dict[str, Any]:
-    """Return how timm is to build a transformer whose tokens are wanted."""
+    """Return the options by which timm builds a transformer for `TokenPyramid`."""
     name, blocks, side = config.backbone, list(config.blocks), config.image_size
     with torch.device("meta"):  # neither memory nor random numbers
         model = timm.create_model(name, num_classes=0)
@@ -166,8 +167,8 @@ def _token_options(config: ModelConfig) -> dict[str, Any]:
             f"model.image_size={side} is not a multiple of the {patch} pixels of a patch of "
             f"{name!r}. Use {side - side % patch or patch}, and the same for data.eval_size."
         )
-    # Built for the size of the encoded images, their position embedding is resampled once, when
-    # weights are read, and not in every pass. Images of other sizes are taken still.
+    # Built for the size of encoded images, the position embedding is resampled once, when weights
+    # are loaded, and not in every pass. Images of other sizes still work.
     return {"num_classes": 0, "dynamic_img_size": True} | ({"img_size": side} if side else {})
 
 
@@ -177,7 +178,7 @@ def _patch(model: nn.Module) -> int:
 
 
 def _not_fetched(name: str, error: Exception) -> ConfigError:
-    """Say which file was wanted, where it is, and which option takes it."""
+    """Return an error that names the file, its address, and the option that takes it."""
     known = timm.models.get_pretrained_cfg(name)
     place = f", as model.safetensors of https://huggingface.co/{known.hf_hub_id}" if known else ""
     text = (
@@ -194,7 +195,7 @@ def _not_fetched(name: str, error: Exception) -> ConfigError:
 
 
 def _stride_first(pyramid: nn.Module, name: str) -> None:
-    """Let the first convolution of every bottleneck halve the map, in place of the middle one."""
+    """Move the stride of every bottleneck from its middle convolution to the first."""
     halving = [
         block
         for block in pyramid.modules()
@@ -212,8 +213,8 @@ def _stride_first(pyramid: nn.Module, name: str) -> None:
 class TokenPyramid(nn.Module):
     """Maps of a transformer's patch tokens after some of its blocks, then its class token.
 
-    All have gone through its last norm. A transformer without a class token yields what it pools
-    instead: by attention, as SigLIP does, or the average.
+    All of them after the final norm. A transformer without a class token yields its pooled output
+    instead: attention pooling as in SigLIP, or the average.
     """
 
     def __init__(self, model: Any, blocks: Sequence[int]) -> None:
@@ -252,7 +253,7 @@ def _check_known(name: str) -> None:
 
 
 def _probe(name: str) -> tuple[dict[str, bool], Any]:
-    """Find how a model takes images of any size, and timm's description of its pyramid."""
+    """Return the option by which a model accepts any image size, and timm's `feature_info`."""
     failure: Exception | None = None
     for option in SIZE_OPTIONS:
         try:
@@ -267,10 +268,10 @@ def _probe(name: str) -> tuple[dict[str, bool], Any]:
 
 
 def _matching_state(name: str, path: Path) -> dict[str, Tensor]:
-    """Read a weights file and make sure that it is one of this backbone.
+    """Read a weights file, and check that it fits this backbone.
 
-    timm and torchvision share their key names for the ResNet family; a classifier in the file is
-    left out, float16 is widened.
+    timm and torchvision share key names for the ResNet family. A classifier in the file is
+    ignored; float16 is converted to float32.
     """
     state = {key.removeprefix("module."): value for key, value in read_tensors(path).items()}
     with torch.device("meta"):  # names and shapes are enough

@@ -1,8 +1,8 @@
 """A model folder: `config.json` (settings, classes, origin) and `weights.safetensors`.
 
-Beside them `chances.json`, how likely answers by its codes are, for galleries that know no better.
-On loading, the saved settings win; what the folder lacks or what does not fit is a clear error.
-The card, chances and the fingerprint of the weights are read without torch.
+Beside them `chances.json`: how likely answers by its codes are, for galleries without a calibration
+of their own. Whatever is missing or does not fit is an error. The card, the calibration and the
+fingerprint of the weights are read without torch.
 """
 
 from __future__ import annotations
@@ -31,16 +31,16 @@ STATE = "state.safetensors"  # what resuming a run needs, see training/run.py
 GENERAL = "general.safetensors"  # its general embedding, see general.py
 CHANCES = "chances.json"
 FORMAT_VERSION = 1
-FINGERPRINT = "fingerprint"  # in the metadata of a file of weights
+FINGERPRINT = "fingerprint"  # key in the metadata of a file of weights
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelCard:
-    """What a model folder says of itself besides the weights."""
+    """What `config.json` says of a model."""
 
     config: RunConfig
     class_names: tuple[str, ...]
-    dataset: str  # where it learned, as given by the user
+    dataset: str  # that it learned from, as given by the user
 
 
 def write_card(folder: Path, card: ModelCard) -> None:
@@ -105,7 +105,7 @@ def write_weights(folder: Path, network: Method, *, epoch: int) -> None:
 
 
 def read_network(folder: Path, card: ModelCard) -> tuple[Method, int]:
-    """Rebuild the network of a model folder; returns it with the epochs that it has learned."""
+    """Rebuild the network of a model folder; returns it with its epochs."""
     from phpq.model.method import build_method
     from phpq.model.weights import load_matching, read_safetensors
 
@@ -122,7 +122,7 @@ def read_network(folder: Path, card: ModelCard) -> tuple[Method, int]:
 
 
 def fingerprint_of_state(state: Mapping[str, Any]) -> str:
-    """Hash named arrays or tensors; half precision counts as the float32 that it is loaded as."""
+    """Hash named arrays or tensors; float16 is hashed as the float32 that it is loaded as."""
     digest = hashlib.sha256()
     for key, value in sorted(state.items()):
         array = np.asarray(value if isinstance(value, np.ndarray) else value.detach().cpu())
@@ -133,13 +133,13 @@ def fingerprint_of_state(state: Mapping[str, Any]) -> str:
 
 
 def stored_fingerprint(path: Path) -> str:
-    """Return the fingerprint of a file of weights: its own word, or, of an older file, the hash."""
+    """Return the fingerprint of a file of weights: from its metadata, or computed if it is old."""
     from safetensors import SafetensorError, safe_open
 
     try:
         with safe_open(path, framework="np") as file:
-            if told := (file.metadata() or {}).get(FINGERPRINT):
-                return str(told)
+            if fingerprint := (file.metadata() or {}).get(FINGERPRINT):
+                return str(fingerprint)
             return fingerprint_of_state({key: file.get_tensor(key) for key in file.keys()})  # noqa: SIM118
     except (SafetensorError, OSError) as error:
         raise FormatError(
@@ -148,20 +148,20 @@ def stored_fingerprint(path: Path) -> str:
         ) from error
 
 
-def write_chances(folder: Path, said: Calibration, fingerprint: str) -> None:
-    """Write what was fitted to images that the weights with a fingerprint did not learn from."""
-    write_json(folder / CHANCES, {FINGERPRINT: fingerprint} | said.to_facts())
+def write_chances(folder: Path, calibration: Calibration, fingerprint: str) -> None:
+    """Write the calibration of the weights with this fingerprint."""
+    write_json(folder / CHANCES, {FINGERPRINT: fingerprint} | calibration.to_facts())
 
 
 def read_chances(folder: Path, fingerprint: str) -> Calibration | None:
-    """Read what `write_chances` wrote; None where there is nothing.
+    """Read what `write_chances` wrote; None if there is no file.
 
-    A FormatError if it is damaged, or of other weights than those with this fingerprint.
+    A FormatError if it is damaged, or belongs to weights with another fingerprint.
     """
     path = folder / CHANCES
     try:
         facts = json.loads(path.read_text("utf-8"))
-        said, of = Calibration.from_facts(facts), facts[FINGERPRINT]
+        calibration, owner = Calibration.from_facts(facts), facts[FINGERPRINT]
     except FileNotFoundError:
         return None
     except (OSError, ValueError, KeyError, TypeError) as error:
@@ -169,28 +169,28 @@ def read_chances(folder: Path, fingerprint: str) -> Calibration | None:
             f"{str(path)!r} is damaged: {error}. Restore it from a copy, or delete it: answers "
             "then carry no probability."
         ) from error
-    if of != fingerprint:
+    if owner != fingerprint:
         raise FormatError(
             f"{str(path)!r} does not belong to the weights beside it. Copy it from the run that "
             "they came from, or delete it: answers then carry no probability."
         )
-    return said
+    return calibration
 
 
 def describe_chances(folder: Path) -> dict[str, Any]:
-    """Return whether a model knows how likely answers by its codes are, and what that allows."""
-    said = None
-    if (folder / CHANCES).is_file():  # the fingerprint of an older file of weights is a hash of it
-        said = read_chances(folder, _fingerprint_here(folder))
+    """Return whether a model has a calibration, and what that allows, as plain data."""
+    calibration = None
+    if (folder / CHANCES).is_file():  # otherwise an old file of weights would be hashed in vain
+        calibration = read_chances(folder, _fingerprint_here(folder))
     content = {"known": False, "children": 0, "parents": 0}
-    if said is None or said.probabilities is None:
+    if calibration is None or calibration.probabilities is None:
         need = f"{MIN_IMAGES} test images of {MIN_CLASSES} kinds"
         return content | {"why_not": f"phpq train fits them, of this version, to at least {need}"}
-    return content | {"known": True, "by": "model"} | said.probabilities.summary()
+    return content | {"known": True, "by": "model"} | calibration.probabilities.summary()
 
 
 def _fingerprint_here(folder: Path) -> str:
-    """Return the fingerprint of a folder's weights, or of its ONNX file where it has none."""
+    """Return the fingerprint of a folder's weights, or of its ONNX file if it has no weights."""
     from phpq.model.interface import ENCODER
     from phpq.model.onnx_file import read_facts
 
@@ -200,11 +200,11 @@ def _fingerprint_here(folder: Path) -> str:
 
 
 def copy_chances(source: Path | None, folder: Path, fingerprint: str) -> None:
-    """Give a folder the chances of weights from another; what belongs to others goes nowhere."""
-    said = None
+    """Copy the calibration of these weights; without a valid one the folder has none."""
+    calibration = None
     with suppress(FormatError):
-        said = source and read_chances(source, fingerprint)
-    if said:
-        write_chances(folder, said, fingerprint)
+        calibration = source and read_chances(source, fingerprint)
+    if calibration:
+        write_chances(folder, calibration, fingerprint)
     else:
         (folder / CHANCES).unlink(missing_ok=True)

@@ -1,10 +1,10 @@
 """The trained encoder as one ONNX file: stored squares in, codes and embeddings out.
 
-The general embedding makes a file of its own, without codes: those belong to a gallery.
+The general embedding has a file of its own, without codes: these belong to a gallery.
 
 Resizing, pixel statistics, mirror averaging and codebooks are inside, so that a program in any
-language that can make a square of RGB bytes can encode. The file is checked against the model
-before it gets its name: the codes must be identical. Its metadata hold what `OnnxModel` needs.
+language can encode squares of RGB bytes. Before the file gets its name it is checked against the
+model: codes must be identical. Its metadata hold what `OnnxModel` needs.
 """
 
 from __future__ import annotations
@@ -39,9 +39,9 @@ CHECKED_IMAGES = 6
 
 
 class OnnxEncoder(nn.Module):
-    """What the file holds: (N, 3, S, S) uint8 to codes (N, M) uint8 and embeddings (N, D).
+    """The exported module: (N, 3, S, S) uint8 to codes (N, M) uint8 and embeddings (N, D).
 
-    Of a general embedding: to embeddings (N, E) alone.
+    That of a general embedding returns embeddings (N, E) only.
     """
 
     def __init__(self, network: Method | GeneralEmbedding, config: DataConfig) -> None:
@@ -52,8 +52,8 @@ class OnnxEncoder(nn.Module):
         kept = max(1, round(side * config.eval_crop))
         start = (side - kept) // 2
         self.window = slice(start, start + kept)
-        # Resizing is linear along each axis: as a matrix it needs no resize operator, whose
-        # antialiasing differs from one runtime to the next.
+        # Resizing is linear along each axis. A matrix is exact, while the antialiasing of resize
+        # operators differs between runtimes.
         self.register_buffer("resize", _resize_matrix(kept, config.eval_size))
         if isinstance(network, Method):
             self.register_buffer("codewords", torch.tensor(network.export().codewords))
@@ -81,7 +81,7 @@ def _resize_matrix(source: int, target: int) -> Tensor:
     """Return (target, source) weights of antialiased bilinear resizing along one axis."""
     if source == target:
         return torch.eye(source)
-    # Each source pixel alone, as a one-pixel-high image: its response is a column of the matrix.
+    # The response to each source pixel alone is a column of the matrix.
     pulses = torch.eye(source).view(source, 1, 1, source)
     rows = F.interpolate(
         pulses, size=(1, target), mode="bilinear", align_corners=False, antialias=True
@@ -121,7 +121,7 @@ def export_onnx(model: TorchModel, path: str | Path, *, space: Space = "learned"
 
 
 def _facts(model: TorchModel, space: Space) -> dict[str, str]:
-    """Return what the file says of itself: what a program without torch needs to know."""
+    """Return the metadata of the file: all that a program without torch needs."""
     facts = {
         "phpq_version": __version__,
         "space": space,
@@ -143,20 +143,20 @@ def _facts(model: TorchModel, space: Space) -> dict[str, str]:
 
 
 def write_onnx(model: TorchModel, folder: Path) -> str:
-    """Give a folder the ONNX files of its model, but for those that it has, and if it wants them.
+    """Write the ONNX files of a model that its folder lacks, if `training.onnx` is set.
 
-    Returns why there are none, or nothing. A file of the folder that the model was read from is
-    copied: making one takes seconds.
+    Returns why that failed, or an empty text. Files of the folder that the model was read from are
+    copied, since an export takes seconds.
     """
     if not model.card.config.training.onnx:
         return ""
     spaces: tuple[Space, ...] = ("learned", "general") if model.has_general else ("learned",)
     for space in spaces:
         name = ONNX_FILES[space]
-        mine = model.general_fingerprint() if space == "general" else model.fingerprint()
-        if _is_of(folder / name, mine):
+        own = model.general_fingerprint() if space == "general" else model.fingerprint()
+        if _has_fingerprint(folder / name, own):
             continue
-        if model.folder is not None and _is_of(model.folder / name, mine):
+        if model.folder is not None and _has_fingerprint(model.folder / name, own):
             copy_file(model.folder / name, folder / name)
             continue
         try:
@@ -167,14 +167,14 @@ def write_onnx(model: TorchModel, folder: Path) -> str:
 
 
 def lacks_onnx(folder: Path, config: RunConfig) -> bool:
-    """Tell whether the ONNX files of a finished run are still to be written, and can be."""
+    """Tell whether a finished run lacks ONNX files that can be written here."""
     possible = all(find_spec(name) for name in ("onnx", "onnxscript"))
     there = all((folder / name).is_file() for name in ONNX_FILES.values())
     return config.training.onnx and possible and not there
 
 
-def _is_of(path: Path, fingerprint: str) -> bool:
-    """Tell whether an ONNX file is there, whole, and of the weights with this fingerprint."""
+def _has_fingerprint(path: Path, fingerprint: str) -> bool:
+    """Tell whether a valid ONNX file of the weights with this fingerprint exists."""
     try:
         check_sealed(path)
         return read_facts(path)["fingerprint"] == fingerprint
@@ -183,7 +183,7 @@ def _is_of(path: Path, fingerprint: str) -> bool:
 
 
 def _trace(encoder: OnnxEncoder, side: int, path: Path) -> None:
-    # The exporter reports on itself through warnings and log lines of its own.
+    # Hide the warnings and log lines of the exporter.
     logging.getLogger("torch.onnx").setLevel(logging.ERROR)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -205,7 +205,7 @@ def _trace(encoder: OnnxEncoder, side: int, path: Path) -> None:
 
 
 def _check(encoder: OnnxEncoder, path: Path, side: int) -> None:
-    """Demand identical codes from the file and from torch, on noise of several contrasts."""
+    """Check that the file and torch give identical codes for noise of several contrasts."""
     import onnxruntime
 
     noise = np.random.default_rng(0).integers(0, 256, (CHECKED_IMAGES, 3, side, side))

@@ -3,9 +3,9 @@
     general = fit_general(network, config, training)     at the end of a run, in closed form
     general(images)                                      (B, E) float32 of unit length
 
-The trunk lies between the pretrained and the learned weights; its pooled features are whitened
-within the learned classes, so that what varies inside a class counts less than what tells classes
-apart. Nothing of it is learned by gradient.
+The weights of its trunk are interpolated between the pretrained and the learned ones. Pooled
+features are whitened by the covariance within the learned classes, so that variation inside a class
+counts less than differences between classes. There is no gradient descent.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ from phpq.model.weights import first_not_finite, load_matching, read_safetensors
 
 LARGEST_DIM = 4096
 FOCUS = 3.0  # of the generalized mean: between the average and the maximum
-# Of the mean variance, added to every variance within classes. There are more features than a small
-# training set can show the variances of; without it, directions that hardly vary there would
-# outweigh all others. From 0.1 to 3 hardly anything changes: docs/decisions/0013.
+# Share of the mean variance that is added to each variance within classes: a small training set
+# underestimates many of them, and those directions would outweigh all others. Results hardly change
+# from 0.1 to 3: docs/decisions/0013.
 WHITEN_SHRINK = 0.3
-_BLOCK = 4096  # rows widened to float64 at once
+_BLOCK = 4096  # rows converted to float64 at once
 
 
 class GeneralEmbedding(nn.Module):
@@ -52,9 +52,9 @@ class GeneralEmbedding(nn.Module):
     def describe(self, images: Tensor) -> Tensor:
         """Return the features (B, F) float32 of pixels (B, 3, H, W) in [0, 1], not yet whitened.
 
-        Rows (B, ...) of a stem that has the whole trunk hold them at their end.
+        Cached features (B, ...) of a frozen trunk hold them at their end.
         """
-        if images.ndim == 2 and self.backbone.layouts[images.shape[1]].ends:
+        if images.ndim == 2 and self.backbone.feature_layouts[images.shape[1]].has_deepest:
             return images[:, -len(self.mean) :].float()
         return describe_pyramid(self.backbone(images), token=self.backbone.has_token)
 
@@ -70,9 +70,8 @@ class GeneralEmbedding(nn.Module):
 def describe_pyramid(pyramid: list[Tensor], *, token: bool = False) -> Tensor:
     """Return the features (B, F) float32 of the deepest levels, not yet whitened.
 
-    The generalized means of the last level and of the one before, if there is one; each of unit
-    length. If the last is a class token, which has signs as the patches beside it do: the average
-    of these, and the token.
+    Generalized means (GeM) of the last two levels, each of unit length. If the last level is a
+    class token: the average of the patches, and the token, since both have negative values.
     """
     focus = 1.0 if token else FOCUS
     parts = [generalized_spatial_pooling(level, focus) for level in reversed(pyramid[-2:])]
@@ -81,7 +80,7 @@ def describe_pyramid(pyramid: list[Tensor], *, token: bool = False) -> Tensor:
 
 @torch.no_grad()
 def fit_general(network: Method, config: RunConfig, training: TrainingSet) -> GeneralEmbedding:
-    """Make the general embedding of a network that has learned, on the device of the labels.
+    """Fit the general embedding of a trained network, on the device of the labels.
 
     `network` is the one that is saved. All processes of a group must call this together.
     """
@@ -97,36 +96,36 @@ def fit_general(network: Method, config: RunConfig, training: TrainingSet) -> Ge
 def frozen_features(config: ModelConfig, device: torch.device) -> Callable[[Tensor], Tensor]:
     """Return the features (B, F) of the backbone before training, as `GeneralEmbedding.describe`.
 
-    What training is measured against on classes that it never learned.
+    The baseline for classes that were never learned.
     """
     frozen = GeneralEmbedding(build_trunk(config, load_weights=True))
     return frozen.to(device).eval().describe
 
 
 def _mixed_trunk(learned: Backbone, config: ModelConfig) -> Backbone:
-    """Return a backbone whose weights are `general_share` pretrained, and learned for the rest."""
+    """Return a backbone with `general_share` of the pretrained and the rest of learned weights."""
     share = 0.0 if config.weights == "none" else config.general_share
     trunk = build_trunk(config, load_weights=share > 0)
-    trunk.layouts = learned.layouts
+    trunk.feature_layouts = learned.feature_layouts
     state = trunk.state_dict()
     for name, value in learned.state_dict().items():
         value = value.cpu()
         if value.is_floating_point() and share:
             value = (1 - share) * value + share * state[name]
-        state[name] = stored(value)
+        state[name] = as_stored(value)
     trunk.load_state_dict(state)
     return trunk
 
 
 def build_trunk(config: ModelConfig, *, load_weights: bool, levels: int | None = None) -> Backbone:
-    """Return the backbone of a config with the levels that are described here, or others."""
+    """Return the backbone of a config with its deepest levels: two, unless `levels` is given."""
     levels = levels or min(2, config.levels)
     model = dataclasses.replace(config, levels=levels, rho=(1.0,) * levels, rho_mode="fixed")
     return build_backbone(model, load_weights=load_weights)
 
 
-def stored(value: Tensor) -> Tensor:
-    """Return a tensor of the trunk as the file holds it: matrices and kernels in half precision."""
+def as_stored(value: Tensor) -> Tensor:
+    """Return a tensor of the trunk as the file stores it: matrices and kernels in float16."""
     return value.half() if value.is_floating_point() and value.ndim > 1 else value
 
 
@@ -135,19 +134,19 @@ def whiten(
 ) -> tuple[Tensor, Tensor]:
     """Return mean (F,) and projection (F, E) float32 that whiten features (N, F) within classes.
 
-    The projection is the inverse root of the covariance within the classes of `labels` (N,) int64
-    and then the E leading directions of what it makes of the features. Classes of one image say
-    nothing about it; where there are no others, the covariance is that of all features.
+    The projection is the inverse root of the covariance within the classes of `labels` (N,) int64,
+    followed by the E principal axes of the features under it. Classes of one image do not count;
+    if there are no others, the covariance is that of all features.
     """
     if fault := first_not_finite({"features": features}):
         raise DivergedError(
             f"The general embedding cannot be fitted: {fault}. Train again with a lower "
             "training.learning_rate or with training.precision=float32."
         )
-    place = features.device if features.is_cuda else torch.device("cpu")  # some have no float64
-    rows, owners = features.to(place), labels.to(place)
+    device = features.device if features.is_cuda else torch.device("cpu")  # some have no float64
+    rows, owners = features.to(device), labels.to(device)
     sizes = owners.bincount()
-    sums = torch.zeros(len(sizes), rows.shape[1], dtype=torch.float64, device=place)
+    sums = torch.zeros(len(sizes), rows.shape[1], dtype=torch.float64, device=device)
     for block in _blocks(len(rows)):
         sums.index_add_(0, owners[block], rows[block].double())
     mean = sums.sum(0) / len(rows)
@@ -157,10 +156,10 @@ def whiten(
     if several.any():
         centres = sums / sizes.clamp(min=1)[:, None]
         within = _covariance(rows[several], centres, owners[several])
-    ridge = shrink * float(within.diagonal().mean()) or 1.0  # features that never vary: as they are
+    ridge = shrink * float(within.diagonal().mean()) or 1.0  # constant features stay as they are
     within.diagonal().add_(ridge)
-    # Through a root L of it (within = L L^T), then the leading directions of what that leaves:
-    # projection^T within projection is the identity, projection^T total projection diagonal.
+    # A Cholesky root (within = L L^T), then principal axes: projection^T within projection is the
+    # identity, projection^T total projection diagonal.
     root = torch.linalg.cholesky(within)
     half = torch.linalg.solve_triangular(root, total, upper=False)
     whitened = torch.linalg.solve_triangular(root, half.T, upper=False)
@@ -186,7 +185,9 @@ def _blocks(count: int) -> Iterator[slice]:
 def write_general(folder: Path, general: GeneralEmbedding) -> None:
     """Write the general embedding into a model folder."""
     state = general.state_dict()
-    trunk = {name: stored(value) for name, value in state.items() if name.startswith("backbone.")}
+    trunk = {
+        name: as_stored(value) for name, value in state.items() if name.startswith("backbone.")
+    }
     facts = {"format": "phpq", FINGERPRINT: fingerprint_of_state(state)}
     write_safetensors(folder / GENERAL, state | trunk, facts)
 

@@ -1,7 +1,7 @@
 """The encoder in 8-bit integers: an ONNX file of a third of the size, two to three times as fast.
 
-Convolutions take nearly all of the time and are made small; pooling, embedding and codes stay in
-float32. The range of each map is that of some images (calibration).
+Only convolutions, which take nearly all of the time, are quantized; pooling, embedding and codes
+stay in float32. The range of each map is calibrated on some images.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from phpq.data import LabelledImages, decode_all
+from phpq.data.images import spread
 from phpq.errors import ConfigError, missing_extra
 from phpq.files import replacing
 from phpq.model.export import export_onnx
@@ -30,10 +31,10 @@ _BATCH = 8
 
 
 def export_int8(model: TorchModel, images: LabelledImages, path: str | Path) -> Path:
-    """Write the encoder with small convolutions; returns the path, which must end in .onnx.
+    """Write the encoder with int8 convolutions; returns the path, which must end in .onnx.
 
-    Some of the images, spread evenly, say what ranges maps have. Codes of the file are not those of
-    the model, but near them: `benchmarks/laptop.py codes` measures what that costs.
+    Some of the images, spread evenly, calibrate the ranges. The codes are close to those of the
+    model, but not the same: `benchmarks/laptop.py codes` measures what that costs.
     """
     try:
         from onnxruntime import quantization
@@ -42,8 +43,7 @@ def export_int8(model: TorchModel, images: LabelledImages, path: str | Path) -> 
     target = Path(path)
     if not len(images):
         raise ConfigError("There are no images to calibrate on. Give some with --images SOURCE.")
-    most = min(CALIBRATION_IMAGES, len(images))
-    chosen = images.subset(np.unique(np.linspace(0, len(images) - 1, most).round().astype(int)))
+    chosen = images.subset(spread(len(images), CALIBRATION_IMAGES))
     pixels = decode_all(chosen, model.card.config.data).pixels
     with tempfile.TemporaryDirectory() as room, replacing(target) as temporary:
         whole = export_onnx(model, Path(room) / target.name)
@@ -54,7 +54,7 @@ def export_int8(model: TorchModel, images: LabelledImages, path: str | Path) -> 
                 _reader(pixels),
                 op_types_to_quantize=["Conv"],
                 per_channel=True,
-                # 7 bits of a weight: older processors add two products in 16 bits, and overflow.
+                # Weights of 7 bits: older CPUs add two products in 16 bits, which would overflow.
                 reduce_range=True,
                 activation_type=quantization.QuantType.QUInt8,
                 weight_type=quantization.QuantType.QInt8,
@@ -66,7 +66,7 @@ def export_int8(model: TorchModel, images: LabelledImages, path: str | Path) -> 
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Keep what the quantizer advises away from the user: our graph is prepared already."""
+    """Hide the advice of the quantizer, which does not apply to our graph."""
     before = logging.root.manager.disable
     logging.disable(logging.WARNING)
     try:
@@ -76,7 +76,7 @@ def _quiet() -> Iterator[None]:
 
 
 def _reader(pixels: NDArray[np.uint8]) -> Any:
-    """Return what gives onnxruntime one batch after the other."""
+    """Return a reader of batches, as onnxruntime wants it."""
     from onnxruntime.quantization import CalibrationDataReader
 
     batches = iter([pixels[start : start + _BATCH] for start in range(0, len(pixels), _BATCH)])
@@ -90,7 +90,7 @@ def _reader(pixels: NDArray[np.uint8]) -> Any:
 
 
 def _without_facts(path: Path) -> None:
-    """Remove the metadata that were taken over from the file of floats: they get a seal anew."""
+    """Remove the metadata copied from the float file: `seal` writes them again."""
     import onnx
 
     content = onnx.load(str(path))

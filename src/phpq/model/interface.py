@@ -1,7 +1,7 @@
-"""The object a user holds: images in, embeddings and codes out, save and load.
+"""The model that a user holds: images in, embeddings and codes out, save and load.
 
-As in `phpq.load("runs/birds").encode(["a.jpg", "b.jpg"])`. What computes is torch (`retrieval.py`)
-or onnxruntime (`onnx_model.py`), which needs no torch; `load` chooses.
+As in `phpq.load("runs/birds").encode(["a.jpg", "b.jpg"])`. It runs on torch (`retrieval.py`) or on
+onnxruntime (`onnx_model.py`), which needs no torch; `load` chooses.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ from phpq.model.checkpoint import ModelCard, read_card
 if TYPE_CHECKING:
     from phpq.model.retrieval import TorchModel
 
-# What a user may hand over: files, opened images, a labelled set, or decoded uint8 squares.
+# What a user may encode: files, opened images, or a labelled set.
 Images = str | Path | Image.Image | Sequence[str | Path | Image.Image] | LabelledImages
-# What computes; "int8" is onnxruntime with a file of small numbers, see `phpq export --int8`.
+# "int8" is onnxruntime with 8-bit convolutions, see `phpq export --int8`.
 RUNTIMES = ("auto", "torch", "onnx", "int8")
 
 ENCODER = "encoder.onnx"
@@ -43,7 +43,7 @@ ONNX_FILES: dict[Space, str] = {"learned": ENCODER, "general": "general.onnx"}
 class Model(ABC):
     """A trained model, of PHPQ or of another method.
 
-    `folder` is where it was read from, and where its general embedding is once that is asked for.
+    `folder` is where it was read from; its general embedding is read from there when first used.
     """
 
     def __init__(
@@ -158,7 +158,7 @@ def load(source: str | Path, *, device: str = "auto", runtime: str = "auto") -> 
         folder = fetch(str(source))
     card = read_card(folder)
     if runtime == "auto":
-        runtime = _suitable(folder, device)
+        runtime = _choose_runtime(folder, device)
     if runtime == "torch":
         try:
             from phpq.model.retrieval import load_torch
@@ -176,17 +176,17 @@ def load(source: str | Path, *, device: str = "auto", runtime: str = "auto") -> 
     return OnnxModel(folder, card, file=INT8 if runtime == "int8" else ENCODER)
 
 
-def _suitable(folder: Path, device: str) -> str:
-    """Choose what computes: see `load`."""
+def _choose_runtime(folder: Path, device: str) -> str:
+    """Choose the runtime, as `load` describes it."""
     exported = (folder / ENCODER).is_file()
     if find_spec("torch") is None:
-        return "onnx" if exported else "torch"  # which says what to install, and what else helps
+        return "onnx" if exported else "torch"  # whose error says what to install
     on_cpu = device == "cpu" or (device == "auto" and not sees_gpu())
     return "onnx" if exported and on_cpu else "torch"
 
 
 def sees_gpu() -> bool:
-    """Say whether there seems to be a CUDA device, without the seconds that torch takes."""
+    """Tell whether there seems to be a CUDA device, without the seconds of importing torch."""
     if os.environ.get("CUDA_VISIBLE_DEVICES", "all").strip() in ("", "-1"):
         return False
     return Path("/dev/nvidiactl").exists() or shutil.which("nvidia-smi") is not None
@@ -205,7 +205,7 @@ def squares_of(images: Images, config: DataConfig, batch_size: int) -> Iterator[
 
 
 def _sources(images: Images) -> tuple[Callable[[int], Path | Image.Image], int]:
-    """Return what gives each image as `decode_square` takes it, and how many there are."""
+    """Return a function that opens image i for `decode_square`, and the number of images."""
     if isinstance(images, LabelledImages):
         return (lambda row: images.path(row) or images.read(row)), len(images)
     items = [images] if isinstance(images, str | Path | Image.Image) else images

@@ -1,12 +1,12 @@
-"""What every method of the comparison is: a network that learns, embeds, and owns its codebooks.
+"""The base class of all methods: a network that learns, embeds, and owns its codebooks.
 
     method = build_method(config, num_classes)
     learned = method.objective(method.extract(images), labels, rows)    while training
     method.embed(images), method.export()                               for search
 
-`embed` gives vectors, `export` the codebooks that turn them into codes and score them: a hashing
-method embeds signs and exports sign patterns, a quantizer embeds floats. Nothing after this point
-knows which method it serves.
+`embed` returns vectors, `export` the codebooks that encode and score them: a hashing method embeds
+signs and exports sign patterns, a quantizer embeds floats. Index, gallery and evaluation do not
+depend on the method.
 """
 
 from __future__ import annotations
@@ -28,18 +28,18 @@ from phpq.model.backbone import Backbone, build_backbone
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MethodSetup:
-    """What a method is built from."""
+    """The settings that a method is built from."""
 
     name: str
-    options: dict[str, float]  # of the method's own numbers, those that are not as declared
+    options: dict[str, float]  # declared by the method; those that are not the default
     num_classes: int
     model: ModelConfig
     quantizer: QuantizerConfig
     loss: LossConfig
     features: Literal["discriminant", "finetuned", "imagenet"]  # what shallow methods code
     mirrored: bool  # images are encoded together with their mirror image
-    codebook_epoch: int  # epochs that learn without codebooks
-    load_weights: bool = True  # False leaves the backbone as initialised
+    codebook_epoch: int  # first epoch with codebooks
+    load_weights: bool = True  # False: the backbone stays as initialised
 
     def build_backbone(self, levels: int | None = None) -> Backbone:
         """Return the backbone with its deepest `levels`; by default as many as the config has."""
@@ -55,38 +55,37 @@ class Learned:
 
     loss: Tensor  # scalar, to be minimised
     parts: tuple[Tensor, ...]  # a scalar for each of the method's `terms`
-    codes: Tensor  # (B, M) uint8, the hard codes of the batch, for the health of the codes
+    codes: Tensor  # (B, M) uint8, the hard codes of the batch, to measure their use
 
 
 @dataclass(frozen=True, slots=True)
 class TrainingSet:
-    """What a method may look at between epochs."""
+    """What a method may read between epochs."""
 
     labels: Tensor  # (N,) int64, on the device
     num_classes: int
     seed: int  # of the run
     epochs: int  # of the run
     embed: Callable[[], Tensor]  # (N, D), of the training images by the evaluated network
-    # Runs a function of pixels (B, 3, H, W) in [0, 1] over all training images as they are encoded
-    # (no augmentation) and returns its (N, ...) float32 results, on the device.
+    # Applies a function of pixels (B, 3, H, W) in [0, 1] to all training images, without
+    # augmentation, and returns its (N, ...) float32 results, on the device.
     apply: Callable[[Callable[[Tensor], Tensor]], Tensor]
-    message: Callable[[str], None] = field(default=lambda text: None)  # tells the user
+    message: Callable[[str], None] = field(default=lambda text: None)  # shown to the user
 
 
 @dataclass(frozen=True, slots=True)
 class EpochChange:
-    """What `prepare_epoch` did."""
+    """What `prepare_epoch` changed."""
 
-    adopt: tuple[str, ...] = ()  # sub-modules that were set, not learned: the average takes them
-    new_step: bool = False  # steps compute something else from now on: a captured graph is stale
+    adopt: tuple[str, ...] = ()  # sub-modules that were set: copied to the averaged weights
+    new_step: bool = False  # steps compute something else from now on: graphs are captured again
 
 
 class Method(nn.Module):
-    """A network with a way to learn and a way to be searched."""
+    """A network that learns codes; options are class attributes made by `phpq.config.option`."""
 
-    # Numbers of a method's own are class attributes made by `phpq.config.option`.
     terms: ClassVar[tuple[str, ...]] = ()  # names of the parts of the loss
-    needs_pixels: ClassVar[bool] = False  # looks at images, not only at their pyramid
+    needs_pixels: ClassVar[bool] = False  # reads images, not only their pyramid
     fitted_last: ClassVar[bool] = False  # there are no codes to evaluate before `complete`
     backbone: Backbone
     query_norm: QueryNorm  # how queries are scored, see `Codebooks.lookup_tables`
@@ -108,13 +107,13 @@ class Method(nn.Module):
         raise NotImplementedError
 
     def compress(self, pyramid: list[Tensor]) -> list[Tensor]:
-        """Return maps (B, C, h, w) that `extract` could do with in place of a frozen pyramid."""
+        """Return smaller maps (B, C, h, w) by which `extract` gives the same as by the pyramid."""
         return pyramid
 
     def objective(self, extracted: Any, labels: Tensor, rows: Tensor) -> Learned:
         """Return the loss of a batch; shapes and control flow must not depend on values.
 
-        `labels` and `rows`, the place of each image in the training set, are (B,) int64.
+        `labels` and `rows`, the position of each image in the training set, are (B,) int64.
         """
         raise NotImplementedError
 
@@ -127,17 +126,17 @@ class Method(nn.Module):
         raise NotImplementedError
 
     def start(self, training: TrainingSet) -> None:
-        """Get ready to learn from a training set: once, before anything is loaded or learned."""
+        """Allocate buffers for a training set; called once, before a state is loaded."""
 
     def prepare_epoch(self, epoch: int, training: TrainingSet) -> EpochChange:
-        """Do what is to be done before an epoch (from 0); on resuming, only from that one on."""
+        """Prepare an epoch (from 0); a resumed run starts with the first that is missing."""
         return EpochChange()
 
     def complete(self, training: TrainingSet) -> None:
-        """Fit what is fitted once learning is over."""
+        """Fit what is fitted after the last epoch."""
 
     def memory(self) -> dict[str, Tensor]:
-        """Return tensors that learning needs and search does not; they are saved for resuming."""
+        """Return tensors that only training needs; they are saved for resuming."""
         return {}
 
     def learned_codes(self) -> CodeArray | None:
@@ -149,7 +148,7 @@ class Method(nn.Module):
         return (self.backbone,)
 
     def parameter_groups(self, rate: float, head_factor: float) -> list[dict[str, object]]:
-        """Split the parameters: the backbone at `rate`, all that starts from nothing faster."""
+        """Group the parameters: the backbone at `rate`, the head at `head_factor` times that."""
         trunk = [p for p in self.backbone.parameters() if p.requires_grad]
         known = {id(p) for p in self.backbone.parameters()}
         head = [p for p in self.parameters() if id(p) not in known]
@@ -160,11 +159,11 @@ class Method(nn.Module):
 
 
 def build_method(config: RunConfig, num_classes: int, *, load_weights: bool = True) -> Method:
-    """Create the method that the config names, for a training set of so many classes.
+    """Create the method that the config names.
 
     Without `load_weights` the backbone stays as initialised, for a checkpoint to fill.
     """
-    module, _, name = RECIPES[config.method.name].place.partition(":")
+    module, _, name = RECIPES[config.method.name].import_path.partition(":")
     kind: type[Method] = getattr(importlib.import_module(module), name)
     setup = MethodSetup(
         name=config.method.name,
@@ -182,7 +181,7 @@ def build_method(config: RunConfig, num_classes: int, *, load_weights: bool = Tr
 
 
 def read_options(kind: type[Method], setup: MethodSetup) -> dict[str, float]:
-    """Return the value of every `option` of a method by its attribute; faults are all named."""
+    """Return the value of every `option` of a method by its attribute; names all faults."""
     declared = {
         attribute: item
         for base in reversed(kind.__mro__)
@@ -210,6 +209,6 @@ def read_options(kind: type[Method], setup: MethodSetup) -> dict[str, float]:
 def pack_bits(values: Tensor) -> Tensor:
     """Pack the signs of (B, bits) into (B, bits / 8) uint8, as `codes.pack_signs` does."""
     bits = (values >= 0).view(len(values), -1, 8).to(torch.uint8)
-    # Made on the device: a copy from the host would not do inside a captured graph.
+    # Made on the device: a captured graph cannot copy from the host.
     places = torch.arange(8, dtype=torch.uint8, device=values.device)
     return (bits << places).sum(-1, dtype=torch.uint8)

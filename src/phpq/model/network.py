@@ -19,7 +19,7 @@ from phpq.model.method import EpochChange, Learned, Method, MethodSetup, Trainin
 from phpq.model.pooling import PyramidHybridPooling
 from phpq.model.quantizer import ProductQuantizer
 
-# Keeps the root's slope finite where two reconstructions are equal, which hard codes make common.
+# Keeps the gradient of the root finite where two reconstructions are equal, which is common.
 EPSILON = 1e-8
 
 
@@ -34,7 +34,7 @@ class RetrievalOutput:
 
 
 class QuantizedMethod(Method):
-    """A method that embeds what it extracts, and codes it by its `quantizer`."""
+    """A method whose embeddings are encoded by its `quantizer`."""
 
     quantizer: ProductQuantizer
 
@@ -76,14 +76,14 @@ class Network(QuantizedMethod):
         self.quantized = True  # False: learn on embeddings, before the codebooks start
 
     def extract(self, images: Tensor) -> Tensor:
-        """Return the embeddings (B, D), quantized or not yet."""
+        """Return the embeddings (B, D)."""
         pyramid = self.backbone(images)
-        # Small and sensitive: the head is computed in float32 whatever the backbone ran in.
+        # The head is small and sensitive: it is computed in float32.
         with torch.autocast(images.device.type, enabled=False):
             return cast(Tensor, self.norm(self.transform(self.pooling(pyramid))))
 
     def compress(self, pyramid: list[Tensor]) -> list[Tensor]:
-        """Pool each level, unless the focus is learned: a map of one place is its own pooling."""
+        """Pool each level to one cell, which pooling keeps, unless the focus is learned."""
         if self.pooling.focus is not None:
             return pyramid
         return [pooled[..., None, None] for pooled in self.pooling.pool(pyramid)]
@@ -97,7 +97,7 @@ class Network(QuantizedMethod):
         return Learned(terms.total, parts, codes)
 
     def prepare_epoch(self, epoch: int, training: TrainingSet) -> EpochChange:
-        """Start the codebooks when their epoch has come; before it, learn without them."""
+        """Initialise the codebooks before their first epoch; until then, learn without them."""
         first = self.setup.codebook_epoch
         before = self.quantized, self.quantizer.kappa
         self.quantized = epoch >= first
@@ -117,7 +117,7 @@ class Network(QuantizedMethod):
     def quantize(self, embedding: Tensor, *, softly: bool = True) -> RetrievalOutput:
         """Quantize (B, D) embeddings softly and classify both forms of them.
 
-        Or, for training without codebooks, take the unit sub-vectors for their own reconstruction.
+        If not `softly`, the unit sub-vectors are their own reconstruction.
         """
         split = self.quantizer.split
         with torch.autocast(embedding.device.type, enabled=False):
@@ -146,9 +146,9 @@ class LossTerms(NamedTuple):
 def phpq_loss(
     output: RetrievalOutput, labels: Tensor, config: LossConfig, num_codebooks: int
 ) -> LossTerms:
-    """Combine the terms of a batch with labels (B,) int64 as the config weighs them.
+    """Combine the terms of a batch with labels (B,) int64 by the weights of the config.
 
-    Margins of the config are in units of sqrt(M), the number of codebooks.
+    Margins of the config are in units of sqrt(M), M the number of codebooks.
     """
     classification = classification_loss(output.logits, labels, config.tau, config.label_smoothing)
     contrastive = contrastive_loss(
@@ -180,7 +180,7 @@ def contrastive_loss(
     negative_margin: float,
     positive_mean: Literal["true", "paper"] = "true",
 ) -> Tensor:
-    """Pull a class together and push it from the rest of the batch, by hinges on mean distances.
+    """Pull each class together and push it from the rest of the batch, by mean distances.
 
     For each class c of the batch: max(d+ - m+, 0) + max(m- - d-, 0), where d+ is the mean distance
     inside the class and d- that from the class to all others; then the mean over the classes.
@@ -192,7 +192,7 @@ def contrastive_loss(
     distances = _pairwise_distances(reconstructions)
     size = same.sum(1)  # images of the class of each row
     others = len(labels) - size
-    # Row sums, then summed over the rows of the same class: every row holds its class's total.
+    # Row sums, summed over the rows of a class: every row holds the total of its class.
     inside = same @ (same * distances).sum(1)
     outside = same @ ((1 - same) * distances).sum(1)
     pairs = size * (size - 1) if positive_mean == "true" else size * size
@@ -200,7 +200,7 @@ def contrastive_loss(
     negative = outside / (size * others).clamp(min=1)
     hinge = F.relu(positive - positive_margin) * (size > 1)
     hinge = hinge + F.relu(negative_margin - negative) * (others > 0)
-    weight = 1 / size  # rows of one class together weigh one
+    weight = 1 / size  # each class has weight one
     return (weight * hinge).sum() / weight.sum()
 
 

@@ -1,8 +1,8 @@
-"""An ONNX file that says what it is: facts in its metadata, and a seal that shows any change.
+"""Facts in the metadata of an ONNX file, and a seal: checksums that reveal any change.
 
     seal(path, facts)           at the end of an export
-    facts = read_facts(path)    in a millisecond: the weights are stepped over
-    check_sealed(path)          every byte, before it is used
+    facts = read_facts(path)    in a millisecond: weights are skipped
+    check_sealed(path)          reads every byte, before the file is used
 
 Needs neither onnx nor torch: metadata are the last fields of the file, and a field of the format
 (protocol buffers) is a tag, a length and that many bytes.
@@ -19,26 +19,26 @@ from typing import BinaryIO
 
 from phpq.errors import FormatError
 
-_METADATA = 14  # the field of a model that holds its metadata: entries of key 1 and value 2
+_METADATA = 14  # number of the metadata field; in an entry 1 is the key, 2 the value
 _SEAL = "phpq_seal"
 _BLOCK = 1 << 20  # bytes that are hashed at once
 
 
 def seal(path: Path, facts: Mapping[str, str]) -> None:
-    """Add facts to an ONNX file, and the checksums of them and of all that was there before."""
+    """Append facts to an ONNX file, and checksums of them and of all earlier bytes."""
     content = path.read_bytes()
-    marks = {"bytes": len(content), "content": _sha(content), "facts": _facts_sha(facts)}
+    checksums = {"bytes": len(content), "content": _sha(content), "facts": _facts_sha(facts)}
     with path.open("ab") as file:
-        file.write(_encoded({**facts, _SEAL: json.dumps(marks)}))
+        file.write(_encoded({**facts, _SEAL: json.dumps(checksums)}))
 
 
 def read_facts(path: Path) -> dict[str, str]:
-    """Read the facts of a sealed file; a FormatError if there are none or they were changed."""
+    """Read the facts of a sealed file; a FormatError if they are missing or changed."""
     return _read(path)[0]
 
 
 def check_sealed(path: Path) -> None:
-    """Read the whole content of a sealed file; a FormatError if a byte of it was changed."""
+    """Check the whole content of a sealed file; a FormatError if a byte was changed."""
     _, left, checksum = _read(path)
     digest = hashlib.sha256()
     with path.open("rb") as file:
@@ -50,7 +50,7 @@ def check_sealed(path: Path) -> None:
 
 
 def _read(path: Path) -> tuple[dict[str, str], int, str]:
-    """Return the facts, and how many bytes there are before them, with what checksum."""
+    """Return the facts, the number of bytes before them, and the checksum of these."""
     found = []
     try:
         with path.open("rb") as file:
@@ -66,18 +66,22 @@ def _read(path: Path) -> tuple[dict[str, str], int, str]:
                     found.append((start, texts[1], texts[2]))
                 else:
                     file.seek(length, os.SEEK_CUR)
-            marks = json.loads({key: value for _, key, value in found}[_SEAL])
-            before, checksum, told = int(marks["bytes"]), str(marks["content"]), marks["facts"]
-            # Not what the exporter noted for itself.
+            stored = json.loads({key: value for _, key, value in found}[_SEAL])
+            before, checksum, facts_checksum = (
+                int(stored["bytes"]),
+                stored["content"],
+                stored["facts"],
+            )
+            # Without the metadata of the exporter itself.
             entries = {key: value for start, key, value in found if start >= before}
             file.seek(before)
             as_written = file.read() == _encoded(entries)
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise _damaged(path, "it has no seal of phpq") from error
     del entries[_SEAL]
-    if not as_written or told != _facts_sha(entries):
+    if not as_written or facts_checksum != _facts_sha(entries):
         raise _damaged(path, "what it says of itself was changed")
-    return entries, before, checksum
+    return entries, before, str(checksum)
 
 
 def _header(file: BinaryIO) -> tuple[int, int]:

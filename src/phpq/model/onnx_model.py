@@ -37,17 +37,17 @@ from phpq.model.onnx_file import check_sealed, read_facts
 if TYPE_CHECKING:
     from phpq.model.retrieval import TorchModel
 
-_BATCH = 4  # images that run at once: more are no faster on a CPU, and take memory
+_BATCH = 4  # images per run: more are no faster on a CPU, and take memory
 
 
 class OnnxModel(Model):
-    """The ONNX files of a model folder; sessions are made when they are first used."""
+    """The ONNX files of a model folder; sessions are created when first used."""
 
     def __init__(self, folder: Path, card: ModelCard, *, file: str = ENCODER) -> None:
         self._paths = {**ONNX_FILES, "learned": file}
         self._sessions: dict[Space, Any] = {}
         self._lock = threading.Lock()
-        self._facts = {"learned": belonging_facts(folder / file, folder / WEIGHTS)}
+        self._facts = {"learned": matching_facts(folder / file, folder / WEIGHTS)}
         facts = self._facts["learned"]
         super().__init__(
             card,
@@ -77,7 +77,7 @@ class OnnxModel(Model):
 
     @cached_property
     def with_torch(self) -> TorchModel:
-        """The same model on torch, for what needs slopes; a MissingExtraError without torch."""
+        """The same model on torch, for gradients; a MissingExtraError without torch."""
         return load(self.home, device="cpu", runtime="torch")
 
     def save(self, folder: str | Path) -> Path:
@@ -112,7 +112,7 @@ class OnnxModel(Model):
                     f"onnxruntime. Write it, where phpq[train] is installed, with: phpq export "
                     f"{self.home}"
                 )
-            self._facts[space] = belonging_facts(path, self.home / GENERAL)
+            self._facts[space] = matching_facts(path, self.home / GENERAL)
         return self._facts[space]
 
     def _session(self, space: Space) -> Any:
@@ -123,13 +123,13 @@ class OnnxModel(Model):
             if space not in self._sessions:
                 options = onnxruntime.SessionOptions()
                 options.intra_op_num_threads = _threads()
-                # A thread that waits must not keep a core busy that decoding and search need.
+                # Waiting threads must not keep cores busy that decoding and search need.
                 options.add_session_config_entry("session.intra_op.allow_spinning", "0")
                 options.log_severity_level = 3
-                options.enable_mem_pattern = False  # it would keep memory for every size of batch
+                options.enable_mem_pattern = False  # it keeps memory for every batch size
                 path = self.home / self._paths[space]
                 check_sealed(path)
-                # By its name: of bytes, onnxruntime would keep a copy.
+                # By path: onnxruntime would keep a copy of bytes.
                 self._sessions[space] = onnxruntime.InferenceSession(
                     str(path), options, providers=["CPUExecutionProvider"]
                 )
@@ -137,10 +137,10 @@ class OnnxModel(Model):
             return self._sessions[space]
 
 
-def belonging_facts(path: Path, weights: Path) -> dict[str, str]:
-    """Read what an ONNX file says of itself; a FormatError if it belongs to other weights.
+def matching_facts(path: Path, weights: Path) -> dict[str, str]:
+    """Read the facts of an ONNX file; a FormatError if it belongs to other weights.
 
-    Where there are no weights, as on a machine that only searches, it stands for itself.
+    Without weights, as on a machine that only searches, they are not compared.
     """
     if not path.is_file():
         option = " --int8" if path.name == INT8 else ""
@@ -158,7 +158,7 @@ def belonging_facts(path: Path, weights: Path) -> dict[str, str]:
 
 
 def codebook_facts(codebooks: Codebooks) -> dict[str, str]:
-    """Return codebooks as texts, which `OnnxModel` reads."""
+    """Return codebooks as texts, for the metadata of an ONNX file."""
     words = codebooks.codewords.astype("<f4")
     return {
         "codebooks_shape": json.dumps(words.shape),
@@ -180,15 +180,15 @@ def copy_file(source: Path, target: Path) -> None:
 
 
 def _trim_memory() -> None:
-    """Give back what making a session has freed, half of what it took, where the system can."""
+    """Return freed memory to the system, if it can: half of what creating a session took."""
     trim = getattr(ctypes.CDLL(None), "malloc_trim", None) if sys.platform == "linux" else None
     if trim is not None:
         trim(0)
 
 
 def _threads() -> int:
-    """Return how many threads compute: one per core that this process may use, or fewer."""
+    """Return the threads to use: one per available core, or OMP_NUM_THREADS if that is less."""
     affinity = getattr(os, "sched_getaffinity", None)  # not on every system
     cores = len(affinity(0)) if affinity else os.cpu_count() or 1
-    asked = os.environ.get("OMP_NUM_THREADS", "")
-    return min(cores, int(asked)) if asked.isdecimal() and int(asked) else cores
+    limit = os.environ.get("OMP_NUM_THREADS", "")
+    return min(cores, int(limit)) if limit.isdecimal() and int(limit) else cores

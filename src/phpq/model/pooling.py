@@ -32,7 +32,7 @@ def generalized_spatial_pooling(
         return pixels.amax(2) if kind == "gem" else pixels.amax(2) / count
     if rho == 1:
         return pixels.mean(2)
-    # The root has an infinite slope at zero, and powers need positive bases.
+    # The root has an infinite gradient at zero, and powers need positive bases.
     powered = pixels.clamp(min=EPSILON).pow(rho)
     if kind == "gem":
         return powered.mean(2).pow(1 / rho)
@@ -47,7 +47,7 @@ def pooling_by_image(
     Values of (B, C, h, w) below 1e-6 count as 1e-6; rho (B,) float32 is finite and at least 1.
     """
     pixels = features.flatten(2).float()  # (B, C, hw)
-    # In logarithms, so that powers overflow for no rho that may be predicted.
+    # In logarithms, so that powers do not overflow for any predicted rho.
     powered = rho[:, None, None] * pixels.clamp(min=EPSILON).log()
     total = powered.logsumexp(2)  # (B, C)
     count = pixels.shape[2]
@@ -57,11 +57,11 @@ def pooling_by_image(
 
 
 class FocusPredictor(nn.Module):
-    """The focus factor of one level from the image: rho = max(1, start + w.u + b).
+    """Predicts the focus factor of one level from the image: rho = max(1, start + w.u + b).
 
-    u is the direction of the level's average descriptor: of unit length, so that the steps of rho
-    depend neither on the number of channels nor on the scale of the maps. w and b start at zero,
-    and so does every image at `start`; no random number is drawn.
+    u is the average descriptor of the level, scaled to unit length: gradients then depend neither
+    on the number of channels nor on the scale of the maps. w and b start at zero, so that every
+    image starts with `start`; no random number is drawn.
     """
 
     def __init__(self, channels: int, start: float) -> None:
@@ -74,7 +74,7 @@ class FocusPredictor(nn.Module):
         """Return (B,) float32, at least 1, of maps (B, C, h, w)."""
         direction = F.normalize(features.flatten(2).float().mean(2), dim=1)
         rho = self.start + direction @ self.weight + self.bias
-        # Not clamp: at the limit itself, where rho = 1 starts, the way up must stay open.
+        # The gradient must pass at the limit itself, where rho = 1 starts.
         return torch.where(rho >= 1, rho, torch.ones_like(rho))
 
 
@@ -118,7 +118,7 @@ class PyramidHybridPooling(nn.Module):
     def forward(self, pyramid: Sequence[Tensor]) -> Tensor:
         """Fuse the maps of one batch into (B, C_last) float32."""
         pooled = self.pool(pyramid)
-        carried = torch.zeros_like(pooled[0])
+        fused = torch.zeros_like(pooled[0])
         for step, descriptor in zip(self.steps, pooled[:-1], strict=True):
-            carried = cast(Tensor, step(carried + descriptor))
-        return carried + pooled[-1]
+            fused = cast(Tensor, step(fused + descriptor))
+        return fused + pooled[-1]

@@ -1,7 +1,7 @@
 """Embeddings to codes: product quantization learned with partial codebook attention.
 
-In: embeddings z (B, D). While training, out comes the soft reconstruction (B, D), differentiable in
-z and in the codebooks; for encoding, the index of the nearest codeword of each codebook (B, M).
+In: embeddings z (B, D). Out: the soft reconstruction (B, D) while training, differentiable in z and
+in the codebooks; for search, the index of the nearest codeword of each codebook (B, M).
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ class ProductQuantizer(nn.Module):
     def __init__(self, config: QuantizerConfig, embedding_dim: int) -> None:
         super().__init__()
         self.config = config
-        self.kappa = config.kappa  # that takes part now; a schedule may change it between epochs
+        self.kappa = config.kappa  # of the current epoch; `kappa_at` is its schedule
         books, size = config.num_codebooks, config.codebook_size
         self.codebooks = nn.Parameter(torch.empty(books, size, embedding_dim // books))
         for book in self.codebooks.data:
@@ -53,9 +53,9 @@ class ProductQuantizer(nn.Module):
         return partial_attention(logits, self.kappa)
 
     def kappa_at(self, progress: float) -> int:
-        """Return how many codewords take part when a share of the epochs with codebooks is over.
+        """Return kappa after a share of the epochs with codebooks.
 
-        "anneal" halves from K down to kappa, in equal times: few values, for each makes a new step.
+        "anneal" halves it from K to kappa in equal intervals. Each value costs a new captured step.
         """
         size, least = self.config.codebook_size, self.config.kappa
         if self.config.kappa_mode != "anneal":
@@ -72,7 +72,7 @@ class ProductQuantizer(nn.Module):
 
     @torch.no_grad()
     def fit(self, embeddings: Tensor, *, seed: int) -> None:
-        """Start the codebooks where the data is: spherical k-means of (N, D) embeddings."""
+        """Initialise the codebooks by spherical k-means of (N, D) embeddings."""
         parts = self.split(embeddings)
         size = self.config.codebook_size
         for book in range(self.config.num_codebooks):
@@ -100,15 +100,15 @@ def partial_attention(logits: Tensor, kappa: int) -> Tensor:
 def nucleus_attention(logits: Tensor, kappa: int, *, mass: float) -> Tensor:
     """Softmax over the fewest largest logits of each row that hold `mass` of the full softmax.
 
-    A sure row of (..., K) keeps one codeword, a doubtful one more, but never more than kappa; a
-    mass of 1 keeps kappa. Shapes do not depend on how many are kept.
+    A confident row of (..., K) keeps one codeword, others more, at most kappa; a mass of 1 keeps
+    kappa. Shapes do not depend on how many are kept.
     """
     if mass >= 1:
         return partial_attention(logits, kappa)
     fixed = logits.detach()
     top, order = fixed.topk(min(kappa, logits.shape[-1]), dim=-1)  # largest first
     shares = (top - fixed.logsumexp(-1, keepdim=True)).exp()
-    # A codeword is left out if those before it hold the mass already: never the first.
+    # A codeword is left out if larger ones hold the mass already; the first never is.
     left_out = shares.cumsum(-1) - shares >= mass
     mask = torch.ones_like(logits, dtype=torch.bool).scatter(-1, order, left_out)
     return logits.masked_fill(mask, float("-inf")).softmax(-1)
@@ -120,10 +120,10 @@ def spherical_kmeans(
 ) -> Tensor:
     """Cluster unit vectors by cosine.
 
-    A cluster that loses all its points moves to the point that is worst served; one whose points
-    cancel out stays where it was. With fewer points than clusters, the surplus centres are points
-    with a little noise, so that no two are equal. Takes (N, d) float32 of unit length, where a dead
-    sub-vector may be zero, and returns (K, d) float32 of unit length.
+    An empty cluster moves to the point with the lowest cosine to its centre; a cluster whose points
+    cancel out stays. With fewer points than clusters, the surplus centres are points with a little
+    noise, so that no two are equal. Takes (N, d) float32 of unit length, or zero for a dead
+    sub-vector, and returns (K, d) float32 of unit length.
     """
     generator = torch.Generator().manual_seed(seed)
     order = torch.randperm(len(points), generator=generator)
@@ -133,7 +133,7 @@ def spherical_kmeans(
         noise = torch.randn(centres.shape, generator=generator).to(centres)
         return F.normalize(centres + 0.05 * F.normalize(noise, dim=-1), dim=-1)
     anywhere = F.normalize(torch.randn(centres.shape, generator=generator), dim=-1).to(centres)
-    centres = torch.where(_directed(centres), centres, anywhere)
+    centres = torch.where(_not_zero(centres), centres, anywhere)
     for _ in range(iterations):
         cosines, nearest = (points @ centres.T).max(1)
         sums = torch.zeros_like(centres).index_add_(0, nearest, points)
@@ -142,11 +142,11 @@ def spherical_kmeans(
         if len(empty):
             worst = cosines.topk(len(empty), largest=False).indices
             sums[empty] = points[worst]
-        centres = torch.where(_directed(sums), F.normalize(sums, dim=-1), centres)
+        centres = torch.where(_not_zero(sums), F.normalize(sums, dim=-1), centres)
     return centres
 
 
-def _directed(vectors: Tensor) -> Tensor:
-    """Tell which rows of (K, d) have a direction: (K, 1) bool."""
+def _not_zero(vectors: Tensor) -> Tensor:
+    """Tell which rows of (K, d) are not zero, up to rounding: (K, 1) bool."""
     lengths: Tensor = vectors.norm(dim=-1, keepdim=True)
     return lengths > 1e-6

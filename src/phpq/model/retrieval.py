@@ -31,7 +31,7 @@ from phpq.model.method import Method
 
 
 class TorchModel(Model):
-    """A network on one device; the only kind of model that heat maps and exports can be made of."""
+    """A network on one device; heat maps and exports need this kind of model."""
 
     def __init__(
         self,
@@ -67,7 +67,7 @@ class TorchModel(Model):
         return self._embedder(space)[1]
 
     def _embedder(self, space: Space) -> tuple[Callable[[Tensor], Tensor], int]:
-        """Return what embeds pixels in [0, 1], and how long its embeddings are."""
+        """Return a function that embeds pixels in [0, 1], and the length of its embeddings."""
         if space == "general":
             return self.general, self.general.dim
         if space != "learned":
@@ -135,13 +135,13 @@ def apply_to_pixels(
     whole_batches: bool = False,
     views: Views | None = None,
 ) -> Tensor:
-    """Run a function over decoded squares as encoding sees them, a batch at a time.
+    """Apply a function to decoded squares as encoding sees them, a batch at a time.
 
     The function takes pixels (B, 3, H, W) in [0, 1] on the device and returns (B, ...); the squares
-    are (N, 3, S, S) uint8, anywhere, N at least 1. `whole_batches` fills the last one up with
-    copies, which are left out of the result (N, ...): on a GPU every other shape costs seconds,
-    since cuDNN looks for algorithms and a compiler compiles. Other `views` than those of the config
-    make something else of what is given in place of squares.
+    are (N, 3, S, S) uint8, on any device, N at least 1. `whole_batches` pads the last batch with
+    copies, which are not in the result (N, ...): on a GPU a new shape costs seconds, for cuDNN's
+    search of algorithms and for compilation. Other `views` than those of the config may take
+    something else than squares.
     """
     views = views or Views(config)
     parts = []
@@ -165,7 +165,7 @@ def apply_to_images(
     device: torch.device,
     batch_size: int = 64,
 ) -> Tensor:
-    """Decode images and do as `apply_to_pixels`, in flat memory; at least one image."""
+    """Decode images batch by batch, and apply a function as `apply_to_pixels` does."""
     parts = [
         apply_to_pixels(function, squares, config, device=device, batch_size=batch_size)
         for squares in squares_of(images, config, batch_size)
@@ -174,6 +174,6 @@ def apply_to_images(
 
 
 def embedding_function(network: Method, config: DataConfig) -> Callable[[Tensor], Tensor]:
-    """Return how a network, from now on in evaluation mode, embeds pixels in [0, 1]."""
+    """Return a function that embeds pixels in [0, 1]; sets the network to evaluation mode."""
     network.eval()
     return lambda images: network.embed(images, mirrored=config.eval_flip)

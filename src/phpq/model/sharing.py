@@ -1,6 +1,6 @@
-"""Models that others use: the card that describes one, and the way to the hub and back.
+"""Sharing a model: its card, and upload to and download from the Hugging Face hub.
 
-The card is README.md beside the weights, with the facts that the hub reads at its head.
+The card is README.md beside the weights, with the metadata of the hub at its head.
 """
 
 from __future__ import annotations
@@ -42,10 +42,10 @@ _SHOWN = 50  # class names; the others are counted
 def write_model_card(
     folder: Path, *, out: Path | None = None, licence: str = "", measured: Path | None = None
 ) -> Path:
-    """Write what a model folder is to a file, README.md in it by default; returns the file.
+    """Write the card of a model folder, by default as its README.md; returns the file.
 
     `licence` is an identifier of the hub, as in "apache-2.0"; `measured` is the run that was
-    evaluated, where it is not the folder itself.
+    evaluated, if it is not the folder itself.
     """
     card = read_card(folder)
     path = out or folder / CARD
@@ -55,7 +55,7 @@ def write_model_card(
 
 
 def _results(run: Path, folder: Path) -> dict[str, Any] | None:
-    """Read the evaluation of a run; None if there is none, or if it is of other weights."""
+    """Read the evaluation of a run; None if there is none, or of other weights."""
     path = run / FOLDER / METRICS
     if not path.is_file():
         return None
@@ -122,7 +122,7 @@ _LIMITS = (
 
 
 def _data_name(card: ModelCard) -> str:
-    """Return what the data set is called: not the folder above it, which is nobody's business."""
+    """Return the name of the data set, without the folder above it, which is private."""
     kind = re.match(r"(\w{2,})(:|$)", card.dataset)  # cub200, plumage:species=8, but not C:\birds
     name = kind[1] if kind else PureWindowsPath(card.dataset).name  # which knows both separators
     return name.replace("'", "") or "own images"
@@ -187,16 +187,16 @@ def _scores(metrics: dict[str, Any] | None) -> list[Block]:
 
 
 def _chances(folder: Path) -> str:
-    """Tell whether answers carry probabilities, and how many photos are named by them."""
-    told = describe_chances(folder)
-    if not told["known"]:
+    """Describe the calibration: whether answers carry probabilities, and what these allow."""
+    facts = describe_chances(folder)
+    if not facts["known"]:
         return "How likely answers are was not fitted: a gallery can (`phpq gallery calibrate`)."
-    limit = f"{100 * told['wrong_at_most']:g} %"
+    limit = f"{100 * facts['wrong_at_most']:g} %"
     return (
         "Hits and verdicts carry the probability that they are right, fitted to "
-        f"{told['images']:,} images that it did not learn from, as if every second photo showed "
+        f"{facts['images']:,} images that it did not learn from, as if every second photo showed "
         f"something else than these classes. If at most {limit} of the names may be wrong, "
-        f"{told['named']:.0%} of the photos of its classes get their name; the others are unknown."
+        f"{facts['named']:.0%} of the photos of its classes get their name; the others are unknown."
     )
 
 
@@ -207,14 +207,16 @@ def _size(folder: Path, bits: int) -> str:
 
 
 def _licence(config: RunConfig, licence: str) -> list[str]:
-    said = [f"{licence}." if licence else "Not stated by who trained it: ask before you use it."]
+    sentences = [
+        f"{licence}." if licence else "Not stated by who trained it: ask before you use it."
+    ]
     trunk = next((t for t in TRUNKS.values() if t.backbone == config.model.backbone), None)
     if trunk is not None:
         terms = f": {TERMS[trunk.licence]}" if trunk.licence in TERMS else ""
-        said.append(
+        sentences.append(
             f"It was made from {trunk.name} ({trunk.licence}{terms}), whose terms go with it."
         )
-    return said
+    return sentences
 
 
 def push(model: Model, repository: str, *, private: bool, licence: str) -> str:
@@ -251,5 +253,5 @@ def fetch(name: str) -> Path:
 
 
 def _endpoint() -> str | None:
-    """Return the hub that the user names, also where that was after huggingface_hub was loaded."""
+    """Return the user's hub, even if it was set after huggingface_hub was imported."""
     return os.environ.get("HF_ENDPOINT") or None

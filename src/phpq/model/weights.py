@@ -1,7 +1,6 @@
 """Files of named tensors: safetensors, and torch's own format without pickled code.
 
-Reading names what is wrong with a damaged file; writing is atomic, so that a crash leaves the old
-file or the new one, never a half. Values that are not finite are neither read nor written.
+Files are replaced atomically. Values that are not finite are neither read nor written.
 """
 
 from __future__ import annotations
@@ -87,7 +86,7 @@ def write_safetensors(
 
 
 def first_not_finite(tensors: Mapping[str, Tensor]) -> str:
-    """Name the first tensor that holds an infinity or no number; empty if all are finite."""
+    """Name the first tensor that holds an infinity or NaN; empty if all are finite."""
     floating = {key: value for key, value in tensors.items() if value.is_floating_point()}
     if not floating:
         return ""

@@ -1,4 +1,4 @@
-"""What `phpq reproduce` does: options in; cells run, tables and pages written, a result out."""
+"""The command `phpq reproduce`: runs cells, writes tables and pages, returns the result."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ from phpq.reproduce.grid import GridPlan, Subject, make_plan, open_subject, reca
 from phpq.reproduce.paper import check_methods, check_recipe, expand_targets
 from phpq.reproduce.runner import GridResult, Say, collect, run_plan
 from phpq.reproduce.store import Store
-from phpq.reproduce.work import Workplace
+from phpq.reproduce.work import WorkerContext
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Options:
-    """What was asked for."""
+    """What to reproduce, and how."""
 
-    target: str  # one of `rows.TARGETS`
+    target: str  # one of `paper.TARGETS`
     dataset: str = "cub200"  # what `open_dataset` takes
     bits: Sequence[int] = (16, 32, 48, 64)
     seeds: Sequence[int] | None = None  # None is 0, 1, 2, and 0 alone for drawn birds
-    methods: Sequence[str] = ()  # only these in tables of methods; all if empty
+    methods: Sequence[str] = ()  # that tables of methods show; empty is all
     recipe: str = "ours"  # of variants of PHPQ: one of `phpq.config.READINGS`, or "both"
     epochs: int | None = None  # of every training; None leaves the default
     out: Path | None = None  # None is `reproduce/<data set>`
@@ -40,12 +40,12 @@ class Options:
     home: Path | None = None  # where downloads are kept
     commit: str | None = None  # of the code; None asks git
     report: bool = True  # whether tables, figures and pages are written
-    run: bool = True  # False runs nothing and reports on what is there
+    run: bool = True  # False reports on finished cells without running any
 
 
 def reproduce(options: Options, *, say: Say) -> GridResult:
-    """Run what is not there yet, and report on all of it; `say` gets a line per thing done."""
-    # What is mistyped shows before a data set is opened.
+    """Run cells that are not finished, and report on all; `say` gets a line for each of them."""
+    # Check names before the data set is opened.
     expand_targets(options.target)
     check_methods(options.methods)
     check_recipe(options.recipe)
@@ -75,7 +75,7 @@ def reproduce(options: Options, *, say: Say) -> GridResult:
     elif options.report:
         from phpq.reproduce.pages import write_pages
 
-        written = write_pages(plan, result.records, store, dataset=dataset, word=options.target)
+        written = write_pages(plan, result.records, store, dataset=dataset, name=options.target)
         result.tables, result.pages = written
     return result
 
@@ -95,7 +95,7 @@ def _run(options: Options, plan: GridPlan, store: Store, say: Say) -> GridResult
         )
     manifest["dataset"] = subject.facts()
     store.write_manifest(manifest)
-    place = Workplace(
+    place = WorkerContext(
         store=store,
         subject=subject,
         device=device,
@@ -130,12 +130,12 @@ def choose_processes(device: str, subject: Subject) -> int:
     """Return how many cells to run at once: what fits on the GPU, or one per core."""
     cores = os.cpu_count() or 1
     if not device.startswith("cuda"):
-        return min(4, cores)  # a cautious guess
+        return min(4, cores)
     import torch
 
     free, _ = torch.cuda.mem_get_info(device)
-    # An estimate, not a measurement: 6 GiB for activations, graph and libraries at batch 128, and
-    # the decoded images once per cell. Eight fill an H200: docs/results/grid.md
+    # An estimate: 6 GiB for activations, graph and libraries at batch 128, and the decoded images
+    # once per cell. Eight cells fill an H200: docs/results/grid.md
     batch = subject.base.training.batch_size / 128
     pixels = (subject.gallery + subject.queries) * 3 * subject.base.data.store_size**2
     needed = int(6 * (1 << 30) * max(0.5, batch)) + pixels
@@ -143,30 +143,30 @@ def choose_processes(device: str, subject: Subject) -> int:
 
 
 def _device(name: str) -> str:
-    if name == "auto":  # without the backbones, which take seconds to import
+    if name == "auto":  # without `resolve_device`, whose imports take seconds
         import torch
 
         return "cuda" if torch.cuda.is_available() else "cpu"
     if name != "cpu":
         from phpq.model.retrieval import resolve_device
 
-        resolve_device(name)  # shows now that it is not there
+        resolve_device(name)  # raises if it does not exist
     return name
 
 
 def _subject(options: Options) -> tuple[Subject, Dataset | None, Path]:
-    """Return the subject, its data set where it is here, and the folder of the grid."""
-    asked: dict[str, Any] = {"settings": tuple(options.settings), "epochs": options.epochs}
+    """Return the subject, its data set if it is here, and the folder of the grid."""
+    own: dict[str, Any] = {"settings": tuple(options.settings), "epochs": options.epochs}
     facts = None
     if options.out is not None and not options.run:
         facts = Store(options.out).read_manifest().get("dataset")
     if options.out is None or facts is None:
         subject, dataset = open_subject(
-            options.dataset, weights=options.weights, home=options.home, **asked
+            options.dataset, weights=options.weights, home=options.home, **own
         )
         return subject, dataset, options.out or Path("reproduce") / subject.name
-    known = recall_subject(facts, **asked)
-    try:  # for pictures; a report on figures alone does without
+    known = recall_subject(facts, **own)
+    try:  # images are needed for pictures only
         subject, dataset = open_subject(options.dataset, weights="none", home=options.home)
     except DataError:
         return known, None, options.out

@@ -1,7 +1,7 @@
 """Finished cells in; the figures of the paper's evaluation out, as data and as sections of a page.
 
-Time and pictures of hits come from kept codes. Embedding the queries is the same work for all ways
-to search and is not timed.
+Timings and pictures of hits use stored codes. Embedding the queries is the same work for all
+searches and is not timed.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ def precision_data(plan: GridPlan, records: Records) -> dict[str, Any]:
     for bits in plan.bits:
         curves = {}
         for row in plan.rows["pn-curves"]:
-            key = plan.places["pn-curves", row.name, bits, plan.seeds[0]]
+            key = plan.cell_keys["pn-curves", row.name, bits, plan.seeds[0]]
             if key in records:
                 record = records[key]
                 used.append(record)
@@ -102,7 +102,7 @@ def efficiency_figure(timed: Mapping[str, Any], *, draw: Draw = plot_curves) -> 
     rows, name = timed["rows"], timed["dataset"]["name"]
     bits = max((row["bits"] for row in rows), default=0)
     blocks: list[Block] = []
-    # A method that has a Hamming search is drawn by that alone.
+    # Of a method with a Hamming search only that one is drawn.
     hamming = {row["name"] for row in rows if row["engine"].startswith("hamming")}
     points = {
         row["title"]: {row["ms"]: row["map"]}
@@ -128,20 +128,20 @@ def efficiency_figure(timed: Mapping[str, Any], *, draw: Draw = plot_curves) -> 
             f"process on {timed['cpu_cores']} cores. Embedding the queries is left out.",
         )
     )
-    told = [
+    ratios = [
         f"{length} bits: PHPQ answers {ratio:.1f} times as fast as float search."
         for length, ratio in timed["phpq_over_float"].items()
     ]
     if name in SPEED_UP:
-        told.append(f"The paper says {SPEED_UP[name]:.2f} times.")
-    blocks += [Note(tuple(told), as_list=True)] if told else []
+        ratios.append(f"The paper says {SPEED_UP[name]:.2f} times.")
+    blocks += [Note(tuple(ratios), as_list=True)] if ratios else []
     return _figure_section(timed, blocks)
 
 
 def time_searches(
     plan: GridPlan, records: Records, store: Store, *, repeats: int = REPEATS
 ) -> dict[str, Any]:
-    """Time 1,000 queries by every method and code length of the plan that has kept codes.
+    """Time 1,000 queries by every method and code length of the plan that has stored codes.
 
     Returns {"rows": [{name, title, bits, engine, map, ms}], ...}; float search over PHPQ's
     embeddings is a row for each code length.
@@ -150,9 +150,9 @@ def time_searches(
     searches: list[Search] = []
     for row in plan.rows["efficiency"]:
         for bits in plan.bits:
-            key = plan.places["efficiency", row.name, bits, plan.seeds[0]]
+            key = plan.cell_keys["efficiency", row.name, bits, plan.seeds[0]]
             kept = store.read_codes(key) if key in records else None
-            for facts, search in () if kept is None else _ways(row, records[key], kept):
+            for facts, search in () if kept is None else _searches(row, records[key], kept):
                 name = {"name": row.name, "title": row.figure_title, "bits": bits}
                 rows.append(name | facts | {"map": round(facts["map"], 2)})
                 searches.append(search)
@@ -177,7 +177,7 @@ def time_searches(
 
 
 def top10_figure(plan: GridPlan, records: Records, store: Store, dataset: Dataset | None) -> Made:
-    """Show what `draw_top10` drew, or why it did not."""
+    """Show the picture of `draw_top10`, or why there is none."""
     drawn = draw_top10(plan, records, store, dataset)
     if drawn is None:
         why = "The images are not here." if dataset is None else "PHPQ or PQN is not run yet."
@@ -197,12 +197,11 @@ def draw_top10(
 ) -> tuple[bytes, dict[str, Any]] | None:
     """Draw the first hits of PHPQ and PQN for the same queries.
 
-    Returns a PNG, in which the rows of a query stand one below the other, PHPQ first; and what it
-    shows: code length, right hits of each method, hits shown of each. None without images, or while
-    one of the methods has no codes.
+    Returns a PNG, in which a query has a row of PHPQ and then one of PQN; and the facts shown: code
+    length, right hits of each method, hits of each. None without images or codes of both.
     """
     bits = max(plan.bits)
-    keys = {name: plan.places["top10", name, bits, plan.seeds[0]] for name in _PAIR}
+    keys = {name: plan.cell_keys["top10", name, bits, plan.seeds[0]] for name in _PAIR}
     found = {name: store.read_codes(key) for name, key in keys.items() if key in records}
     kept = {name: codes for name, codes in found.items() if codes is not None}
     if dataset is None or len(kept) < len(_PAIR):
@@ -222,7 +221,7 @@ def draw_top10(
 
 
 def shared_queries(first: KeptCodes, second: KeptCodes) -> list[int]:
-    """Pick queries that both have, of classes spread over all; returns places in the test split."""
+    """Pick queries that both have, of classes spread over all: positions in the test split."""
     shared, places, _ = np.intersect1d(first.query_rows, second.query_rows, return_indices=True)
     chosen = spread_queries(first.query_labels[places], SHOWN_QUERIES)
     return [int(shared[place]) for place in chosen]
@@ -242,12 +241,12 @@ def _hits(kept: KeptCodes, chosen: list[int], dataset: Dataset) -> tuple[HitRow,
     )
 
 
-def _ways(
+def _searches(
     row: Row, record: dict[str, Any], kept: KeptCodes
 ) -> Iterator[tuple[dict[str, Any], Search]]:
-    """Yield the ways to search the codes of a cell: what is particular to each, and the search."""
+    """Yield the searches of a cell's codes, each with its facts."""
     batch = kept.queries[np.arange(QUERIES) % len(kept.queries)]
-    if kept.query_norm == "unit":  # the same work for all, so it is done before
+    if kept.query_norm == "unit":  # the same work for all, and so not timed
         batch = normalise_sub_vectors(batch, kept.codebooks.num_codebooks)
     score = record.get("map_learned", record["map"])
     index = CodeIndex(kept.codebooks, kept.codes).build()
@@ -263,7 +262,7 @@ def _ways(
 
 
 def _hamming(queries: CodeArray, gallery: CodeArray) -> tuple[str, Search]:
-    """Return the best Hamming search that is here: faiss, or population counts by numpy."""
+    """Return the best Hamming search available: faiss, or population counts by numpy."""
     top_k = min(TOP_K, len(gallery))
     if find_spec("faiss") is not None:
         import faiss

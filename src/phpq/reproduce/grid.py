@@ -1,9 +1,9 @@
 """From a data set, tables, code lengths and seeds to the cells that must be run, each once.
 
-A subject knows its data set by content, not by place: the same images in another folder or on
-another machine give the same keys, so that a grid can be continued elsewhere.
-A cell is one resolved config. Cells that several tables need (PHPQ itself is in all of them) are
-one cell; its key says what it is to a reader and, by a checksum of its settings, to the machine.
+A subject identifies its data set by content: the same images in another folder or on another
+machine give the same keys, so that a grid can be continued there. A cell is one resolved config.
+Tables share cells (PHPQ itself is in all of them). The key of a cell is readable, and ends with a
+checksum of its settings.
 """
 
 from __future__ import annotations
@@ -25,19 +25,19 @@ from phpq.data import Dataset, open_dataset
 from phpq.errors import ConfigError
 from phpq.reproduce.paper import FIGURES, UNSEEN, Row, check_methods, expand_targets, rows_of
 
-# Few and small enough for every method to learn two epochs on two cores in three minutes.
+# Small enough for every method to learn two epochs on two cores in three minutes.
 SMALL_PLUMAGE = "plumage:species=12,images=10,test=4,size=32"
 
 _FACTS = ("name", "fingerprint", "classes", "gallery", "queries", "weights")
-_DRAWN = "plumage:"  # how the sources of drawn birds begin
+_DRAWN = "plumage:"  # prefix of the sources of drawn birds
 _OF_DATASET = {"dogs120": ("loss.tau=0.25",)}  # as the paper sets it
 
 # A training with its evaluation; features of both splits for shallow methods; a shallow method
-# fitted to stored features; a backbone that learned to classify, from which trainings go on.
+# fitted to stored features; a backbone fine-tuned as a classifier, from which trainings start.
 Kind = Literal["training", "features", "shallow", "backbone"]
 SHARED = ("backbone", "features")  # kinds that other cells start from
 
-# Where and how fast a cell is run, not what it is.
+# Settings that do not change the result of a cell.
 _MACHINE = ("workers", "checkpoint_seconds", "images_on_device", "accelerate", "onnx")
 
 
@@ -51,31 +51,30 @@ class Subject:
     classes: int
     gallery: int  # training images
     queries: int  # test images
-    weights: str  # where backbones start, by content: "none", "hub", or name and checksum
+    weights: str  # that backbones start from: "none", "hub", or name and checksum of a file
     base: RunConfig  # before any method, code length or seed
-    settings: tuple[str, ...]  # those that were asked for: they count more than a method's recipe
+    settings: tuple[str, ...]  # of the user; they override a method's recipe
 
     @property
     def drawn(self) -> str:
-        """How the images are drawn; empty for photographs."""
+        """The source of drawn images; empty for photographs."""
         return self.source if self.source.startswith(_DRAWN) else ""
 
     def facts(self) -> dict[str, Any]:
-        """Return what a result needs to say about its data set, as plain data."""
+        """Return the facts about the data set that a result records, as plain data."""
         return {name: getattr(self, name) for name in (*_FACTS, "drawn")}
 
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """One thing to run."""
+    """One training, or another thing to run."""
 
     key: str  # name of its files
-    label: str  # a few words for messages
+    label: str  # for messages
     kind: Kind
     config: RunConfig
-    features: str = ""  # key of the features or the backbone that it starts from
-    # Whether codes and queries are stored: of methods with the first seed, not of variants.
-    keep: bool = False
+    start: str = ""  # key of the cell whose features or backbone it starts from
+    keep: bool = False  # store codes and queries: of methods with the first seed, not of variants
 
     @property
     def bits(self) -> int:
@@ -89,7 +88,7 @@ class Cell:
 
     @property
     def cost(self) -> float:
-        """Expected time, in trainings of a plain hashing method; most if many others wait."""
+        """Expected time, in trainings of a plain hashing method; largest if others wait for it."""
         if self.kind in ("shallow", "backbone"):
             return 0.01 if self.kind == "shallow" else 10.0
         if self.config.method.features == "imagenet":
@@ -99,7 +98,7 @@ class Cell:
 
 @dataclass(frozen=True, slots=True)
 class GridPlan:
-    """All that a command asks for."""
+    """All cells of a command, and where their results belong."""
 
     subject: Subject
     targets: tuple[str, ...]  # tables and figures
@@ -107,8 +106,8 @@ class GridPlan:
     seeds: tuple[int, ...]
     rows: dict[str, tuple[Row, ...]]  # of each target
     cells: tuple[Cell, ...]  # everything to run, in the order of `_in_order`
-    places: dict[tuple[str, str, int, int], str]  # (target, row, bits, seed) -> key of the cell
-    # (target, recipe) -> the row that is PHPQ as it is, which variants are compared with.
+    cell_keys: dict[tuple[str, str, int, int], str]  # by (target, row, bits, seed)
+    # (target, recipe) -> the row of plain PHPQ, which variants are compared with.
     bases: dict[tuple[str, str], str]
 
 
@@ -120,9 +119,9 @@ def open_subject(
     epochs: int | None = None,
     home: Path | None = None,
 ) -> tuple[Subject, Dataset]:
-    """Open a data set and put together what all methods share on it.
+    """Open a data set and resolve the settings that all methods share on it.
 
-    Arguments are those of `command.Options`; a plain "plumage" is a small one.
+    Arguments are those of `command.Options`; "plumage" is `SMALL_PLUMAGE`.
     """
     dataset = open_dataset(SMALL_PLUMAGE if spec == "plumage" else spec, home=home)
     facts = {
@@ -142,21 +141,21 @@ def open_subject(
 def recall_subject(
     facts: Mapping[str, Any], *, settings: Sequence[str] = (), epochs: int | None = None
 ) -> Subject:
-    """Return a subject by the facts that an earlier command wrote down, without its images."""
-    asked = (*settings, *(() if epochs is None else (f"training.epochs={epochs}",)))
+    """Return a subject from the facts that an earlier command recorded, without its images."""
+    own = (*settings, *(() if epochs is None else (f"training.epochs={epochs}",)))
     drawn: tuple[str, ...] = ()
     if facts["drawn"]:
         side = re.search(r"size=(\d+)", facts["drawn"])
         drawn = recipes.drawn_settings(int(side[1]) if side else 96)
-    shared = (*_OF_DATASET.get(facts["name"], ()), *drawn, *asked)
-    # These weights may not be here: but rows are named by what the backbone started from.
+    shared = (*_OF_DATASET.get(facts["name"], ()), *drawn, *own)
+    # The file of weights may not be here, but rows are named by it.
     base = recipes.resolve_config(weights=facts["weights"], settings=shared)
     known = {name: facts[name] for name in _FACTS}
-    return Subject(**known, source=facts["drawn"], base=base, settings=asked)
+    return Subject(**known, source=facts["drawn"], base=base, settings=own)
 
 
 def identify_weights(weights: str) -> str:
-    """Name a file of weights by its name and content; "none" and "hub" stay as they are."""
+    """Return the name and checksum of a file of weights; "none" and "hub" stay as they are."""
     if weights in ("none", "hub"):
         return weights
     path = Path(weights)
@@ -174,7 +173,7 @@ def _fingerprint(dataset: Dataset) -> str:
     digest = hashlib.blake2b(digest_size=8)
     for split in (dataset.train, dataset.test):
         digest.update(json.dumps([split.ids, split.labels.tolist()]).encode())
-    if dataset.source.startswith(_DRAWN):  # its ids do not tell how it is drawn
+    if dataset.source.startswith(_DRAWN):  # ids do not depend on how it is drawn
         digest.update(dataset.source.encode())
     return digest.hexdigest()
 
@@ -188,10 +187,10 @@ def make_plan(
     methods: Sequence[str] = (),
     recipe: str = "ours",
 ) -> GridPlan:
-    """Resolve every cell of the tables and figures that are asked for.
+    """Resolve every cell of the requested tables and figures.
 
-    Variants of PHPQ are learned by the recipe, or by "both". Figures are of the first seed; tables
-    of methods are of these alone, or of all if none is named.
+    Variants of PHPQ are learned by the recipe, or by "both". Figures show the first seed only.
+    `methods` restricts tables of methods; empty is all.
     """
     targets, methods = expand_targets(target), check_methods(methods)
     bits, seeds = tuple(dict.fromkeys(bits)), tuple(dict.fromkeys(seeds))
@@ -205,7 +204,7 @@ def make_plan(
             f"Seeds {list(seeds)} are not allowed: give at least one, none below 0, "
             "as in --seeds 0,1,2."
         )
-    cells, places = dict[str, Cell](), dict[tuple[str, str, int, int], str]()
+    cells, keys = dict[str, Cell](), dict[tuple[str, str, int, int], str]()
     rows = {name: rows_of(name, subject.base, methods, recipe=recipe) for name in targets}
     planner, bases = _Planner(subject), dict[tuple[str, str], str]()
     for name, row in [(target, row) for target in targets for row in rows[target]]:
@@ -213,38 +212,38 @@ def make_plan(
         if config == planner.plain_config("phpq", row.recipe):
             bases.setdefault((name, row.recipe), row.name)
         for length in (max(bits),) if name in ("top10", UNSEEN) else bits:
-            # Floats have no length: one training stands for all.
+            # Float search has no code length: one training serves all.
             trained = max(bits) if row.searched == "float" else length
             for seed in seeds[:1] if name in FIGURES else seeds:
                 made = planner.cells(row, config, bits=trained, seed=seed, keep=seed == seeds[0])
                 cells |= {cell.key: cell for cell in made}
-                places[name, row.name, length, seed] = made[-1].key
-    return GridPlan(subject, targets, bits, seeds, rows, _in_order(cells.values()), places, bases)
+                keys[name, row.name, length, seed] = made[-1].key
+    return GridPlan(subject, targets, bits, seeds, rows, _in_order(cells.values()), keys, bases)
 
 
 def same_settings(recorded: Mapping[str, Any], cell: Cell, weights: str) -> bool:
-    """Tell whether a record's "config" is that of a cell, whatever machine it ran on.
+    """Tell whether a record's "config" is that of a cell, but for settings of the machine.
 
     Weights are compared by content, as the record names them.
     """
     try:
         config = parse(recorded)
     except ConfigError:
-        return False  # of another version, which had other settings
+        return False  # of another version, with other settings
     return _settings(config, config.model.weights) == _settings(cell.config, weights)
 
 
 def recorded_config(config: RunConfig, weights: str) -> dict[str, dict[str, Any]]:
-    """Return every setting as plain data, with weights named by content and not by place."""
+    """Return every setting as plain data, with weights named by content, not by path."""
     data = to_dict(config)
     data["model"]["weights"] = weights
     return data
 
 
 def _in_order(cells: Iterable[Cell]) -> tuple[Cell, ...]:
-    """Sort cells: what others start from, then one cell of each method in turn, the longest first.
+    """Sort cells: those that others start from, then methods in turns, the longest first.
 
-    In turn, so that the first cell of a method has filled the compiler's cache when the next one
+    In turns, so that the first cell of a method has filled the compiler's cache when the next one
     starts: see `runner.Run.compiles`.
     """
     longest = sorted(cells, key=lambda cell: (-cell.cost, cell.key))
@@ -258,20 +257,19 @@ def _in_order(cells: Iterable[Cell]) -> tuple[Cell, ...]:
 
 
 class _Planner:
-    """Resolves rows to cells; what many cells share is resolved once."""
+    """Resolves rows to cells."""
 
     def __init__(self, subject: Subject) -> None:
         self.subject = subject
         self.defaults = _flat(to_dict(RunConfig()))
         self.plain_config = cache(self._plain_config)
-        # One training serves all shallow methods and lengths, and what they make of its features;
-        # ImageNet features serve all seeds.
+        # One fine-tuning serves all shallow methods and lengths; ImageNet features all seeds too.
         shallow = override(subject.base, ["method.name=lsh", "method.features=finetuned"])
         once = ["method.features=imagenet", "training.epochs=1"]
         self.features = {"finetuned": shallow, "imagenet": override(shallow, once)}
 
     def row_config(self, row: Row) -> RunConfig:
-        """Return what all methods share, then the recipe, what the user set, and the row's own."""
+        """Return the base settings, overridden by the recipe, the user and the row, in turn."""
         base, settings = self.subject.base, self.subject.settings
         config = recipes.resolve_config(
             base=base, method=row.method, recipe=row.recipe, settings=settings
@@ -284,7 +282,7 @@ class _Planner:
     def cells(
         self, row: Row, config: RunConfig, *, bits: int, seed: int, keep: bool
     ) -> tuple[Cell, ...]:
-        """Return what a row needs at a code length and seed: its own cell last."""
+        """Return the cells of a row at a code length and seed: its own cell last."""
         changes = self._variation(config, row.recipe)
         keep = keep and not changes and row.recipe == "ours"
         config = _with_seed(with_bits(config, bits), seed)
@@ -299,10 +297,10 @@ class _Planner:
             start = self._cell("features", f"features-{source}", shared)
             name = name if kind == "finetuned" else f"{name}-{kind}"
             own = self._cell("shallow", name, config, keep=keep)
-        return (own,) if start is None else (start, replace(own, features=start.key))
+        return (own,) if start is None else (start, replace(own, start=start.key))
 
     def _backbone(self, config: RunConfig) -> Cell | None:
-        """Return the fine-tuning that comes before a method, the same for all that share it."""
+        """Return the fine-tuning before a method, which methods share."""
         training, subject = config.training, self.subject
         same = [f"training.{name}={getattr(training, name)}" for name in ("epochs", "batch_size")]
         same.append(f"method.classifier_share={config.method.classifier_share}")
@@ -312,7 +310,7 @@ class _Planner:
         return None if first is None else self._cell("backbone", "backbone", first)
 
     def _cell(self, kind: Kind, name: str, config: RunConfig, *, keep: bool = False) -> Cell:
-        # Only what is not a default: a setting that comes later leaves the keys as they are.
+        # Only changed settings, so that a new one with a default keeps the keys.
         settings = _flat(_settings(config, self.subject.weights)).items()
         changed = {path: value for path, value in settings if value != self.defaults.get(path)}
         content = json.dumps([self.subject.fingerprint, kind, changed], sort_keys=True)
@@ -325,7 +323,7 @@ class _Planner:
         return Cell(key, label, kind, config, keep=keep)
 
     def _variation(self, config: RunConfig, recipe: str) -> str:
-        """Say in a few letters what a variant changes: "-kappa25"; of others only their options."""
+        """Abbreviate what a variant of PHPQ changes, as "-kappa25"; of other methods, options."""
         plain = self.plain_config(config.method.name, recipe)
         before, now = plain.method.options, config.method.options
         parts = [f"-{name}{value}" for name, value in now.items() if value != before.get(name)]

@@ -27,35 +27,35 @@ Data = Mapping[str, Any]
 Show = Callable[[Data, str], blocks.Cell]  # of a row and a code length
 
 _BEST = "\N{BLACK STAR}"
-_FAR = 5.0  # points below the paper from which a page must say why
-NOTES = "notes.json"  # words of people: {"dsh": "why it differs", "table1": "..."}
+_FAR = 5.0  # points below the paper that a page remarks on
+NOTES = "notes.json"  # written by people: {"dsh": "why it differs", "table1": "..."}
 
 
 def write_pages(
-    plan: GridPlan, records: Records, store: Store, *, dataset: Dataset | None, word: str
+    plan: GridPlan, records: Records, store: Store, *, dataset: Dataset | None, name: str
 ) -> tuple[dict[str, dict[str, Any]], tuple[Path, ...]]:
-    """Write everything that is made of finished cells.
+    """Write the tables, figures and pages of finished cells.
 
-    Pictures need the `dataset`, None if its images are not here; the `word` that was asked for
-    names the HTML page. Returns target -> the content of its JSON file; and the pages.
+    Pictures need the `dataset`, None if its images are not here; `name` is that of the HTML page.
+    Returns target -> the content of its JSON file; and the pages.
     """
     path = store.folder / NOTES
     notes = read_json(path, remedy="Correct or remove it.") if path.is_file() else {}
     made = {target: _make(target, plan, records, store, dataset, notes) for target in plan.targets}
-    name, data, pages = plan.subject.name, {}, []
+    subject, data, pages = plan.subject.name, {}, []
     (store.folder / "figures").mkdir(parents=True, exist_ok=True)
     for target, (content, section) in made.items():
         for block in section.blocks:
             if isinstance(block, blocks.Figure):
                 write_bytes(store.folder / block.file, block.image)
-        page = store.folder / f"{target}-{name}.md"
-        write_text(page, _markdown(name, section))
+        page = store.folder / f"{target}-{subject}.md"
+        write_text(page, _markdown(subject, section))
         pages.append(page)
         if content is not None:
             data[target] = content
             write_json(page.with_suffix(".json"), content)
     whole = blocks.Report(
-        title=f"{name}: the paper's evaluation, ours beside theirs",
+        title=f"{subject}: the paper's evaluation, ours beside theirs",
         sections=tuple(section for _, section in made.values()),
         summary="Every number of ours is from a run on the same data, with the same backbone and "
         "as many epochs; the last epoch counts. Methods differ by their recipes: deep ones other "
@@ -63,7 +63,7 @@ def write_pages(
         "and batches of their own. Each record holds all settings.",
         headlines=_headlines(data.get("table1")),
     )
-    html = store.folder / f"{word}-{name}.html"
+    html = store.folder / f"{name}-{subject}.html"
     blocks.write_report(html, whole)
     return data, (html, *pages)
 
@@ -106,7 +106,7 @@ def _section(
 
 
 def stored_page(content: Data, notes: Mapping[str, Any]) -> str:
-    """Return the Markdown page of a JSON file that `write_pages` wrote, and draw no picture."""
+    """Return the Markdown page of a JSON file of `write_pages`, without drawing pictures."""
     section = _section(content, notes, draw=lambda *_, **__: b"")
     return _markdown(content["dataset"]["name"], section)
 
@@ -126,9 +126,9 @@ def _headlines(table: Mapping[str, Any] | None) -> tuple[blocks.Headline, ...]:
 
 
 def table_section(table: Data, notes: Mapping[str, str]) -> blocks.Section:
-    """Show a table of `build_table`: theirs and ours, epochs, seconds, and what to know of it.
+    """Show a table of `build_table`: theirs and ours, epochs, seconds, and remarks.
 
-    The notes are words of people about a row ("dsh") or a table ("table1"), by name.
+    `notes` are those of `NOTES`, by the name of a row ("dsh") or a table ("table1").
     """
     remarks, data = _remarks(table, notes), table["dataset"]
     shown: list[blocks.Block] = [_main(part) for part in _by_recipe(table)]
@@ -155,7 +155,7 @@ def _by_recipe(table: Data) -> list[Data]:
 
 
 def claim_lines(table: Data) -> list[str]:
-    """Say what the numbers make of each claim of the paper."""
+    """Return a sentence for each claim of the paper: whether our numbers confirm it."""
     lines = []
     for one in table.get("claims", []):
         line = f"{RECIPE_TITLES[one['recipe']].capitalize()}: {one['claim']}: {one['verdict']}"
@@ -175,7 +175,7 @@ def claim_lines(table: Data) -> list[str]:
 
 
 def standing_lines(table: Data) -> list[str]:
-    """Say for each code length whether PHPQ is the best row, or who beats it."""
+    """Return a sentence for each code length: whether PHPQ is the best row."""
     lines = []
     marks = {r["title"]: f" {RECONSTRUCTED}" for r in table["rows"] if r["reconstruction"]}
     for bits, standing in table.get("standing", {}).items():
@@ -327,7 +327,7 @@ def _remarks(table: Data, notes: Mapping[str, str]) -> list[str]:
 
 
 def _gaps(table: Data) -> list[str]:
-    """Say what is missing: empty places, and means over fewer seeds than the others."""
+    """Return sentences about missing cells, and means over fewer seeds than the others."""
     fewer: dict[tuple[str, tuple[str, ...]], list[str]] = {}
     empty = 0
     for row in table["rows"]:

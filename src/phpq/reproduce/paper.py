@@ -1,8 +1,8 @@
 """The paper's evaluation as data: the rows of each table and figure, and the numbers as printed.
 
-A row is a method or a variant of PHPQ as texts like "quantizer.kappa=25". The paper's numbers are
-MAP in per cent at 16, 32, 48 and 64 bits, by the same names. Where the paper contradicts itself,
-the printed value and the one meant are both kept. No torch, no data.
+A row is a method, or a variant of PHPQ given by texts like "quantizer.kappa=25". Printed numbers
+are MAP in per cent at 16, 32, 48 and 64 bits, by the names of rows. Where the paper contradicts
+itself, both the printed and the corrected value are kept. No torch, no data.
 """
 
 from __future__ import annotations
@@ -32,17 +32,17 @@ FIGURES = ("pn-curves", "efficiency", "top10")
 UNSEEN = "unseen"  # not of the paper, and so not of "all"
 TABLES = tuple(target for target in TITLES if target not in (*FIGURES, UNSEEN))
 TARGETS = (*TABLES, *FIGURES, "all", UNSEEN)
-# Half of the classes is learned, with all their images: the usual protocol of metric learning.
+# Half of the classes are learned, with all their images: the usual protocol of metric learning.
 UNSEEN_SETTINGS = ("data.holdout_classes=0.5", "data.learned_images=all")
 UNSEEN_METHODS = ("phpq", "pqn", "pq", "opq", "itq", "csq", "orthohash", "hashnet", "adsh")
 
-# How PHPQ is learned, as the pages call it: by name in `READINGS`.
+# Titles of `READINGS` on pages.
 RECIPE_TITLES = {
     "ours": "our recipe",
     "large": "our recipe, larger views",
     "paper": "paper as printed",
 }
-# Rows of Table 1 that are no method of their own; asked for by name, or all with everything.
+# Rows of Table 1 besides the methods; shown if named, or if no method is named.
 EXTRA_ROWS = ("phpq@paper", "phpq-without-z", "phpq-float", "pqn-classified")
 NEVER = 1_000_000  # an epoch that no training reaches
 
@@ -82,7 +82,7 @@ class Row:
     method: str = "phpq"  # one of `RECIPES`
     group: str = ""  # a heading it stands under
     recipe: str = "ours"  # one of `READINGS`
-    searched: Literal["codes", "float"] = "codes"  # what its numbers are of
+    searched: Literal["codes", "float"] = "codes"  # what its numbers measure
 
     @property
     def printed(self) -> str:
@@ -91,7 +91,7 @@ class Row:
 
     @property
     def figure_title(self) -> str:
-        """As printed in figures, where a method has one mark only."""
+        """The title in figures, where a method has one curve only."""
         recipe = RECIPES[self.method]
         title = f"{self.title}, learned database" if recipe.learned_database else self.title
         return f"{title} {RECONSTRUCTED}" if recipe.reconstruction else title
@@ -140,15 +140,15 @@ def printed_name(row: str) -> str:
 def rows_of(
     target: str, base: RunConfig, methods: Sequence[str] = (), *, recipe: str = "ours"
 ) -> tuple[Row, ...]:
-    """Return the rows that a table or figure, one of `TARGETS` but "all", needs.
+    """Return the rows of a table or figure, one of `TARGETS` but "all".
 
     Variants change `base`, the settings before any method, and are learned by one of `READINGS` or
-    by both. Tables of methods have only the given ones; all of them if there are none.
+    by "both". `methods` restricts tables of methods; empty is all.
     """
     recipes = check_recipe(recipe)
     if target == "table1":
         return _table1_rows(base, methods)
-    if target in ("pn-curves", "efficiency"):  # more lines than these nobody can tell apart
+    if target in ("pn-curves", "efficiency"):  # one curve per method: more would be unreadable
         return tuple(row for row in _method_rows(base, methods) if row.name == row.method)
     if target == "top10":
         return tuple(row for row in _method_rows(base, ()) if row.name in ("phpq", "pqn"))
@@ -162,7 +162,7 @@ def rows_of(
 
 
 def expand_targets(target: str) -> tuple[str, ...]:
-    """Return the tables and figures that a word asks for."""
+    """Return the tables and figures of a target: all for "all"."""
     if target not in TARGETS:
         raise ConfigError(f"Unknown table or figure {target!r}. {nearest_hint(target, TARGETS)}")
     return (*TABLES, *FIGURES) if target == "all" else (target,)
@@ -178,7 +178,7 @@ def check_methods(methods: Sequence[str]) -> tuple[str, ...]:
 
 
 def check_recipe(recipe: str) -> tuple[str, ...]:
-    """Return the readings of PHPQ that a word asks for: one of `READINGS`, or both."""
+    """Return the recipes of a name: one of `READINGS`, or both for "both"."""
     if recipe not in (*READINGS, "both"):
         hint = nearest_hint(recipe, (*READINGS, "both"))
         raise ConfigError(f"Unknown recipe {recipe!r}. {hint}")
@@ -186,12 +186,12 @@ def check_recipe(recipe: str) -> tuple[str, ...]:
 
 
 def _read(row: Row, recipe: str) -> Row:
-    """Return a row as it is learned by a recipe; names are those of ours, or end with it."""
+    """Return a row learned by a recipe, whose name is appended unless it is ours."""
     return row if recipe == "ours" else replace(row, name=f"{row.name}@{recipe}", recipe=recipe)
 
 
 def _table1_rows(base: RunConfig, methods: Sequence[str]) -> tuple[Row, ...]:
-    """Return the methods, and what PHPQ and PQN are worth with other recipes beside them."""
+    """Return the methods, and PHPQ and PQN with other settings beside them."""
     kind = RECIPES["phpq"].kind
     without = ("loss.embedding_weight=0",)
     classified = ("method.options.classification=1",)
@@ -221,11 +221,11 @@ def _method_rows(
     methods: Sequence[str],
     shallow: Sequence[str] = ("discriminant", "finetuned", "imagenet"),
 ) -> tuple[Row, ...]:
-    """Return a row for each method; shallow ones once for each kind of features, the first plain.
+    """Return a row for each method; shallow ones have one for each kind of features.
 
-    Discriminant features are their recipe's.
+    The first kind has the method's own name. Discriminant features are those of the recipe.
     """
-    # The backbone as it starts: a network that was not pretrained knows no ImageNet.
+    # A backbone that was not pretrained has no ImageNet features.
     start = "untrained" if base.model.weights == "none" else "ImageNet"
     titles = {"finetuned": "pooled features", "imagenet": f"{start} features"}
     rows = []
@@ -297,7 +297,7 @@ class PaperTable:
         return None if math.isnan(value) else value
 
     def meant(self, row: str, bits: int) -> float | None:
-        """Return a cell with the paper's own slip put right."""
+        """Return a cell with the paper's own mistake corrected."""
         value = self.printed(row, bits)
         return None if value is None else round(value + self.offset, 2)
 

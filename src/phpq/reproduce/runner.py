@@ -1,7 +1,7 @@
-"""Runs the cells of a plan, several at once in processes, and continues where it stopped.
+"""Runs the cells of a plan in several worker processes, and continues where it stopped.
 
-This process alone writes records. A cell that fails is noted and the others go on. A process that
-dies is replaced, and its cell tried once more.
+Only this process writes records. A cell that fails is recorded, and the others go on. A worker that
+dies is replaced, and its cell is run once more.
 """
 
 from __future__ import annotations
@@ -30,21 +30,23 @@ from phpq.files import write_text
 from phpq.recipes import remaining_config
 from phpq.reproduce.grid import SHARED, Cell, GridPlan
 from phpq.reproduce.store import FAILED, Record, Store, record_head
-from phpq.reproduce.work import Workplace, decode_once, run_cell
+from phpq.reproduce.work import WorkerContext, decode_once, run_cell
 
 Say = Callable[[str], None]
-Answer = dict[str, Any]  # {"record": ...}, or {"error": "...", "log": "...", "again": bool}
+Outcome = dict[str, Any]  # of a cell: {"record": ...}, or {"error", "log", "retry"}
 NO_FAISS = "faiss is not installed here, and pq and opq are fitted with it"
-DIED = "the worker process ended without an answer: it was killed, or the machine ran out of memory"
-# Images that a grid must learn from until compiling its backbones wins back its time.
+DIED = (
+    "the worker process ended without an outcome: it was killed, or the machine ran out of memory"
+)
+# Training images of a grid from which on compiling its backbones saves time.
 IMAGES_TO_COMPILE = 1_500_000
-# Of a GPU's multiprocessors under MPS, in per cent, summed over the processes; docs/results/grid.md
+# Per cent of a GPU's multiprocessors under MPS, summed over the processes; docs/results/grid.md
 MPS_SHARE, MPS_SUM = "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE", 240
 
 
 @dataclass(slots=True)
 class GridResult:
-    """What became of a plan."""
+    """The result of a plan."""
 
     plan: GridPlan
     folder: Path
@@ -52,7 +54,7 @@ class GridResult:
     reused: list[str]  # keys that were finished before
     ran: list[str] = field(default_factory=list)  # keys that were run now
     failed: dict[str, str] = field(default_factory=dict)  # key -> error
-    left: dict[str, str] = field(default_factory=dict)  # key -> why it could not be run here
+    left: dict[str, str] = field(default_factory=dict)  # key -> why it cannot be run here
     seconds: float = 0.0  # from start to end
     cell_seconds: float = 0.0  # summed over the cells that were run now
     tables: dict[str, Record] = field(default_factory=dict)  # as their JSON files hold them
@@ -75,127 +77,129 @@ class GridResult:
 
 
 def collect(plan: GridPlan, store: Store, *, with_arrays: bool) -> GridResult:
-    """Look up what is there; tables need records alone, other cells the arrays beside them."""
+    """Read finished cells; tables need records only, other cells also the arrays."""
     records = store.finished(plan.cells, plan.subject.weights, with_arrays=with_arrays)
     return GridResult(plan, store.folder, records, reused=list(records))
 
 
-def run_plan(plan: GridPlan, place: Workplace, *, processes: int, say: Say) -> GridResult:
+def run_plan(plan: GridPlan, context: WorkerContext, *, processes: int, say: Say) -> GridResult:
     """Run every cell that is not finished, `processes` at once (0: in this process)."""
-    begun = time.perf_counter()
-    result = collect(plan, place.store, with_arrays=True)
+    started = time.perf_counter()
+    result = collect(plan, context.store, with_arrays=True)
     waiting = [cell for cell in plan.cells if cell.key not in result.records]
     if find_spec("faiss") is None:
         fitted = [c.key for c in waiting if "faiss" in RECIPES[c.config.method.name].needs]
         result.left = dict.fromkeys(fitted, NO_FAISS)
-    # What cells start from is made for those that are to be run, here or elsewhere, only.
+    # Cells that others start from are run only if one of these is missing.
     wanted = {cell.key for cell in waiting if cell.kind not in SHARED}
-    wanted |= {cell.features for cell in waiting}
+    wanted |= {cell.start for cell in waiting}
     waiting = [c for c in waiting if c.key in wanted and c.key not in result.left]
     left = f", {len(result.left)} left for later ({NO_FAISS})" if result.left else ""
     say(f"{len(plan.cells)} cells: {len(result.reused)} are there, {len(waiting)} to run{left}")
     if waiting:
         size = min(processes, len(waiting))
-        with _workers(size, place.device) as start:
+        with _workers(size, context.device) as start:
             workers = [start() for _ in range(max(1, size))]
-            Run(waiting, place, result, say).go(workers, start)
-    result.seconds = time.perf_counter() - begun
+            Run(waiting, context, result, say).run_cells(workers, start)
+    result.seconds = time.perf_counter() - started
     return result
 
 
 class Run:
-    """One pass over the cells that wait."""
+    """One pass over the cells that are not finished."""
 
     def __init__(
-        self, cells: Sequence[Cell], place: Workplace, result: GridResult, say: Say
+        self, cells: Sequence[Cell], context: WorkerContext, result: GridResult, say: Say
     ) -> None:
-        """Look over the cells that are to be run."""
+        """Decide whether compiling is worth it for these cells."""
         self.waiting, self.total = list(cells), len(cells)
-        self.place, self.result, self.say = place, result, say
-        self.tried: set[str] = set()
+        self.context, self.result, self.say = context, result, say
+        self.retried: set[str] = set()
         self.first: dict[str, str] = {}  # method -> key of the cell that compiles for the others
         compiler = os.environ.get("CC") or any(map(shutil.which, ("cc", "gcc", "clang")))
-        can_compile = place.device.startswith("cuda") and compiler and find_spec("triton")
-        self.pays = bool(can_compile) and sum(map(self._images, cells)) >= IMAGES_TO_COMPILE
+        can_compile = context.device.startswith("cuda") and compiler and find_spec("triton")
+        self.worth_compiling = (
+            bool(can_compile) and sum(map(self._images, cells)) >= IMAGES_TO_COMPILE
+        )
 
-    def go(self, idle: list[Executor], start: Callable[[], Executor]) -> None:
+    def run_cells(self, idle: list[Executor], start: Callable[[], Executor]) -> None:
         """Run all cells on idle workers; `start` replaces one that died."""
-        try:  # once, before the cells read them; meanwhile workers load torch
-            decode_once([cell for cell in self.waiting if cell.kind != "shallow"], self.place)
-        except Exception as error:  # the cells will fail alike, each with its own traceback
+        try:  # once, before cells read the cache; meanwhile workers load torch
+            decode_once([cell for cell in self.waiting if cell.kind != "shallow"], self.context)
+        except Exception as error:  # cells will fail too, each with its own traceback
             self.say(f"decoding failed: {type(error).__name__}: {error}")
-        running: dict[Future[Answer], tuple[Cell, Executor]] = {}
+        running: dict[Future[Outcome], tuple[Cell, Executor]] = {}
         while True:
             while idle and (cell := self._next()) is not None:
-                worker, place = idle.pop(), replace(self.place, compiled=self.compiles(cell))
+                worker, context = idle.pop(), replace(self.context, compiled=self.compiles(cell))
                 try:
-                    future = worker.submit(attempt, cell, place)
-                except BrokenProcessPool:  # it died while it had nothing to do
+                    future = worker.submit(attempt, cell, context)
+                except BrokenProcessPool:  # it died while idle
                     worker = start()
-                    future = worker.submit(attempt, cell, place)
+                    future = worker.submit(attempt, cell, context)
                 running[future] = cell, worker
             if not running:
                 return
             for future in wait(running, return_when=FIRST_COMPLETED).done:
                 cell, worker = running.pop(future)
                 try:
-                    answer = future.result()
+                    outcome = future.result()
                 except BrokenProcessPool:
-                    answer = {"error": DIED, "log": DIED, "again": True}
+                    outcome = {"error": DIED, "log": DIED, "retry": True}
                     worker = start()
                 idle.append(worker)
-                self._ended(cell, answer)
+                self._finish(cell, outcome)
 
     def compiles(self, cell: Cell) -> bool:
-        """Tell whether a cell that starts now compiles its backbone if it leaves that open.
+        """Tell whether a cell that starts now compiles its backbone, unless its config decides.
 
-        Where a GPU and a C compiler are, and the grid learns from enough images, the first cell of
-        each method compiles and so fills the compiler's cache on disk. Cells of that method that
-        start before it has finished do without, rather than compile the same again; later ones
-        compile from the cache. A second try does without too.
+        With a GPU, a C compiler and enough images, the first cell of each method compiles, and so
+        fills the compiler's cache on disk. Cells of that method that start before it has finished
+        do not compile the same again; later ones compile from the cache. A retried cell does not
+        compile.
         """
-        if not self.pays or not self._images(cell) or cell.key in self.tried:
+        if not self.worth_compiling or not self._images(cell) or cell.key in self.retried:
             return False
         first = self.first.setdefault(cell.config.method.name, cell.key)
         return first == cell.key or first in self.result.records
 
     def _images(self, cell: Cell) -> int:
-        """Count the images that a cell learns from, each as often as it is seen."""
+        """Return the training images of a cell, times its epochs."""
         if cell.kind == "shallow" or cell.config.method.features == "imagenet":
             return 0
-        return self.place.subject.gallery * remaining_config(cell.config).training.epochs
+        return self.context.subject.gallery * remaining_config(cell.config).training.epochs
 
     def _next(self) -> Cell | None:
-        """Take the first cell whose start is there; give up those whose start failed."""
+        """Take the first cell whose start is finished; give up those whose start failed."""
         for cell in list(self.waiting):
-            if cell.features in self.result.failed:
+            if cell.start in self.result.failed:
                 self.waiting.remove(cell)
-                error = f"what it starts from failed: {self.result.failed[cell.features]}"
-                self._ended(cell, {"error": error, "log": error})
+                error = f"what it starts from failed: {self.result.failed[cell.start]}"
+                self._finish(cell, {"error": error, "log": error})
         for cell in self.waiting:
-            if not cell.features or cell.features in self.result.records:
+            if not cell.start or cell.start in self.result.records:
                 self.waiting.remove(cell)
                 return cell
         return None
 
-    def _ended(self, cell: Cell, answer: Answer) -> None:
-        """Write down what became of a cell, and say it."""
-        result, place, store = self.result, self.place, self.place.store
-        if answer.get("again") and cell.key not in self.tried:
-            self.tried.add(cell.key)
+    def _finish(self, cell: Cell, outcome: Outcome) -> None:
+        """Record the outcome of a cell, and report it."""
+        result, context, store = self.result, self.context, self.context.store
+        if outcome.get("retry") and cell.key not in self.retried:
+            self.retried.add(cell.key)
             self.waiting.append(cell)
-            self.say(f"{cell.label}: {answer['error']}; it is tried once more")
+            self.say(f"{cell.label}: {outcome['error']}; it is tried once more")
             return
         number = len(result.ran) + len(result.failed) + 1
-        if "error" in answer:
-            result.failed[cell.key] = answer["error"]
+        if "error" in outcome:
+            result.failed[cell.key] = outcome["error"]
             log = store.folder / "logs" / f"{cell.key}.log"
-            write_text(log, answer["log"])
-            head = record_head(cell, FAILED, place.subject.weights)
-            store.write_record(head | {"error": answer["error"], "commit": place.commit})
-            self.say(f"[{number}/{self.total}] {cell.label}: failed, {answer['error']} ({log})")
+            write_text(log, outcome["log"])
+            head = record_head(cell, FAILED, context.subject.weights)
+            store.write_record(head | {"error": outcome["error"], "commit": context.commit})
+            self.say(f"[{number}/{self.total}] {cell.label}: failed, {outcome['error']} ({log})")
             return
-        record = answer["record"]
+        record = outcome["record"]
         store.write_record(record)
         result.records[cell.key] = record
         result.ran.append(cell.key)
@@ -207,8 +211,8 @@ class Run:
         self.say(f"[{number}/{self.total}] {cell.label}: {scores} ({seconds:.1f} s)")
 
 
-class _Here(Executor):
-    """Runs what is submitted in this process, before it returns."""
+class _InProcess(Executor):
+    """Runs submitted functions at once, in this process."""
 
     def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
         future: Future[Any] = Future()
@@ -218,25 +222,25 @@ class _Here(Executor):
 
 @contextmanager
 def _workers(size: int, device: str) -> Iterator[Callable[[], Executor]]:
-    """Yield what starts a worker; at the end all of them end, whatever they are doing.
+    """Yield a function that starts a worker; all workers are stopped at the end.
 
     Each worker is a pool of one process: if that dies, only its own cell is lost.
     """
     if not size:
-        yield _Here
+        yield _InProcess
         return
     threads = max(1, (os.cpu_count() or 1) // size)
-    # Libraries read these when they are loaded: workers must not compete for cores.
+    # Libraries read these when they are loaded, so that workers do not compete for cores.
     limits = {f"{name}_NUM_THREADS": str(threads) for name in ("OMP", "OPENBLAS", "MKL")}
     if size > 1:
         limits[MPS_SHARE] = os.environ.get(MPS_SHARE, str(min(100, max(1, MPS_SUM // size))))
-    context = multiprocessing.get_context("spawn")
-    lifeline, held = context.Pipe(duplex=False)
+    spawn = multiprocessing.get_context("spawn")
+    lifeline, held = spawn.Pipe(duplex=False)
     started: list[ProcessPoolExecutor] = []
 
     def start() -> Executor:
         pool = ProcessPoolExecutor(
-            1, mp_context=context, initializer=begin_worker, initargs=(lifeline,)
+            1, mp_context=spawn, initializer=begin_worker, initargs=(lifeline,)
         )
         started.append(pool)
         pool.submit(load_libraries, device, threads)
@@ -256,13 +260,12 @@ def _workers(size: int, device: str) -> Iterator[Callable[[], Executor]]:
 
 
 def begin_worker(lifeline: Connection) -> None:
-    """Prepare a worker process; it ends when the other end of the lifeline closes.
+    """Prepare a worker process; it exits when the parent closes the lifeline, or dies.
 
-    That is when the parent is done with it, or has ended in whatever way.
+    Ctrl-C goes to all processes of a terminal: the parent alone handles it.
     """
-    # Ctrl-C goes to all processes of a terminal; the parent decides what becomes of the workers.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    os.dup2(2, 1)  # what libraries print must not stand between the lines of --json
+    os.dup2(2, 1)  # output of libraries must not mix with --json
 
     def watch() -> None:
         with suppress(EOFError, OSError):
@@ -273,7 +276,7 @@ def begin_worker(lifeline: Connection) -> None:
 
 
 def load_libraries(device: str, threads: int) -> None:
-    """Load torch and open the GPU, which takes seconds that are no cell's own."""
+    """Load torch and open the GPU, so that no cell is charged with these seconds."""
     import torch
 
     import phpq.training  # noqa: F401
@@ -283,20 +286,20 @@ def load_libraries(device: str, threads: int) -> None:
         torch.zeros(1, device=device)
 
 
-def attempt(cell: Cell, place: Workplace) -> Answer:
-    """Run a cell, in a worker or here; what goes wrong is an answer too."""
+def attempt(cell: Cell, context: WorkerContext) -> Outcome:
+    """Run a cell, in a worker or in this process; a failure is an outcome too."""
     try:
-        return {"record": run_cell(cell, place)}
-    except Exception as error:  # one cell that fails must not take the others with it
+        return {"record": run_cell(cell, context)}
+    except Exception as error:  # a failing cell must not stop the others
         lacks_memory = isinstance(error, MemoryError) or "out of memory" in str(error).lower()
-        # Tried again, a cell does without the compiler.
+        # A retried cell does not compile.
         uncompiled = type(error).__module__.startswith(("torch._dynamo", "torch._inductor"))
         return {
             "error": f"{type(error).__name__}: {error}",
             "log": traceback.format_exc(),
-            "again": lacks_memory or uncompiled,
+            "retry": lacks_memory or uncompiled,
         }
-    finally:  # give the memory of a finished cell back to the others on the same device
+    finally:  # free the memory for other cells on the same device
         gc.collect()
         torch = sys.modules.get("torch")
         if torch is not None and torch.cuda.is_initialized():

@@ -1,12 +1,12 @@
 """The folder of a grid: one file of records, and arrays beside it.
 
-cells.jsonl         what was measured: one line per cell, of several the last one counts
+cells.jsonl         records, one line per cell; the last one of a key counts
 cells/<key>.npz     codes, for figures         features/<key>.npz  features of both splits
 logs/<key>.log      why a cell failed          features/<key>.safetensors  a shared backbone
 grid.json           data set, cost             pixels/             decoded images
 
 Version 0.1.0 wrote one `cells/<key>.json` per cell. Such files are read too, and moved into
-`cells.jsonl` by the first command that is to run cells.
+`cells.jsonl` by the first command that runs cells.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from phpq.codes import CodeArray, Codebooks, FloatArray, IntArray, QueryNorm
-from phpq.errors import ConfigError, FormatError
-from phpq.files import read_json, write_bytes, write_json, write_text
+from phpq.errors import FormatError
+from phpq.files import make_folder, read_json, write_bytes, write_json, write_text
 from phpq.reproduce.grid import SHARED, Cell, Kind, recorded_config, same_settings
 
 DONE, FAILED = "done", "failed"
-FORMAT = 1  # of a record; one of another format is run again
+FORMAT = 1  # of a record; cells of another format are run again
 Arrays = dict[str, NDArray[Any]]
 Record = dict[str, Any]
 _REQUIRED = {"format", "key", "status", "config"}
@@ -39,14 +39,14 @@ _PLACES = ("gallery_rows", "gallery_labels", "query_rows", "query_labels")
 
 @dataclass(frozen=True, slots=True, eq=False)
 class KeptCodes:
-    """What is stored of a method with the first seed: something to search with, without torch."""
+    """Codes and queries of a method with the first seed, for searches without torch."""
 
     codebooks: Codebooks  # rounded to float16 once
     codes: CodeArray  # (N, M) of the gallery; learned from labels where the method does so
-    gallery_rows: IntArray  # (N,) places in the training split
+    gallery_rows: IntArray  # (N,) positions in the training split
     gallery_labels: IntArray  # (N,)
     queries: FloatArray  # (Q, D) float32, some of the test images
-    query_rows: IntArray  # (Q,) their places in the test split
+    query_rows: IntArray  # (Q,) their positions in the test split
     query_labels: IntArray  # (Q,)
     query_norm: QueryNorm
 
@@ -59,20 +59,13 @@ class KeptCodes:
 
 @dataclass(frozen=True, slots=True)
 class Store:
-    """Reads and writes the files of a grid. One process at a time writes, and it prepares first."""
+    """The files of a grid. One process at a time writes, after it has called `prepare`."""
 
     folder: Path
 
     def prepare(self) -> None:
-        """Make the folders; move records of version 0.1.0 into one file, drop half a last line."""
-        try:
-            for name in ("cells", "features", "logs"):
-                (self.folder / name).mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise ConfigError(
-                f"Cannot make the folder {str(self.folder)!r}: {error.strerror}. "
-                "Give another (--out DIR)."
-            ) from error
+        """Make the folders, move records of version 0.1.0 into one file, repair its last line."""
+        make_folder(self.folder, within=("cells", "features", "logs"))
         path, old = self.records_path, self._old_records()
         if old or (path.is_file() and path.read_bytes()[-1:] not in (b"", b"\n")):
             write_text(path, "".join(map(_line, self.read_records().values())))
@@ -85,20 +78,20 @@ class Store:
         return self.folder / "cells.jsonl"
 
     def arrays_path(self, key: str, kind: Kind) -> Path:
-        """Return the place of what a cell leaves for others: arrays, or a backbone's weights."""
+        """Return the file that a cell leaves for others: arrays, or a backbone's weights."""
         folder = "features" if kind in SHARED else "cells"
         return self.folder / folder / f"{key}.{'safetensors' if kind == 'backbone' else 'npz'}"
 
     def read_records(self) -> dict[str, Record]:
-        """Return the records of all cells by key, whatever became of them.
+        """Return the records of all cells by key, finished or failed.
 
-        What a killed process left of the last line is ignored.
+        An incomplete last line, left by a killed process, is ignored.
         """
         path, texts = self.records_path, {repr(str(o)): o.read_bytes() for o in self._old_records()}
         *lines, half = (path.read_bytes() if path.is_file() else b"").split(b"\n")
         with suppress(ValueError):
             json.loads(half)
-            lines.append(half)  # a whole one, of which only the newline is missing
+            lines.append(half)  # complete but for the newline
         texts |= {f"Line {n} of {str(path)!r}": line for n, line in enumerate(lines, 1) if line}
         records: dict[str, Record] = {}
         for where, text in texts.items():
@@ -116,10 +109,9 @@ class Store:
     def finished(
         self, cells: Iterable[Cell], weights: str, *, with_arrays: bool
     ) -> dict[str, Record]:
-        """Return the records of those cells that are done with these very settings, by key.
+        """Return the records of the cells that are done with the same settings, by key.
 
-        Weights are named by content. What a cell stores beside its record must be there too, unless
-        arrays do not matter.
+        Weights are named by content. `with_arrays` requires the stored arrays of a cell, too.
         """
         records = self.read_records()
 
@@ -135,7 +127,7 @@ class Store:
         return {cell.key: records[cell.key] for cell in cells if is_done(cell)}
 
     def write_record(self, record: Record) -> None:
-        """Add a cell's record; it counts instead of an earlier one of the same key."""
+        """Append a cell's record; it replaces an earlier one of the same key."""
         with self.records_path.open("ab") as file:
             file.write(_line(record).encode())
             file.flush()
@@ -163,7 +155,7 @@ class Store:
             ) from error
 
     def write_codes(self, cell: Cell, kept: KeptCodes) -> None:
-        """Write a cell's codes and queries, rounded to what figures need."""
+        """Write a cell's codes and queries, in float16."""
         arrays = {name: getattr(kept, name).astype(np.int32) for name in _PLACES} | {
             "gallery_codes": kept.codes,
             "codebooks": kept.codebooks.codewords.astype(np.float16),
@@ -197,7 +189,7 @@ class Store:
 
 
 def record_head(cell: Cell, status: str, weights: str) -> Record:
-    """Return what the record of a cell begins with, be it done or failed."""
+    """Return the fields that every record of a cell has, done or failed."""
     return {
         "format": FORMAT,
         "key": cell.key,

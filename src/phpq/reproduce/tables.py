@@ -1,6 +1,6 @@
-"""Records of cells in, a table as plain data out: theirs, ours, the difference, and who is best.
+"""Records of cells in, a table as plain data out: theirs, ours, the difference, and the best row.
 
-The JSON file of a table is exactly this; the pages are made of it.
+This is the content of a table's JSON file, from which pages are made.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from phpq.reproduce.paper import CLAIMS, PAPER, TABLES, Row, printed_name
 
 Records = Mapping[str, dict[str, Any]]
 BASE = "phpq"  # the row of a table of methods that the others are compared with
-SURE = 2.0  # standard errors by which a gain must differ from none
+SURE = 2.0  # standard errors by which a gain must differ from zero
 UNIT = "MAP in per cent over the whole gallery, ties in random order, last epoch"
 
 
@@ -27,10 +27,10 @@ def build_table(plan: GridPlan, target: str, records: Records) -> dict[str, Any]
         for row in plan.rows[target]
         for learned in ((True, False) if RECIPES[row.method].learned_database else (None,))
     ]
-    keys = [key for place, key in plan.places.items() if place[0] == target]
+    keys = [key for place, key in plan.cell_keys.items() if place[0] == target]
     used = [records[key] for key in keys if key in records]
-    # Features and backbones that cells of the table start from count as cost, too.
-    starts = sorted({cell.features for cell in plan.cells if cell.key in set(keys)} - {""})
+    # The cost includes features and backbones that cells of the table start from.
+    starts = sorted({cell.start for cell in plan.cells if cell.key in set(keys)} - {""})
     table: dict[str, Any] = {
         "table": target,
         "dataset": plan.subject.facts(),
@@ -61,10 +61,10 @@ def build_table(plan: GridPlan, target: str, records: Records) -> dict[str, Any]
 def _row(
     plan: GridPlan, target: str, row: Row, records: Records, learned: bool | None
 ) -> dict[str, Any]:
-    """Return a row as it is printed.
+    """Return a row of the table.
 
-    A method that learns its database from labels has two: with `learned` True the figures of that
-    database are read, with False those of an encoded one. For other methods it is None.
+    A method that learns its database from labels has two: `learned` True is that of the learned
+    database, False of an encoded one. For other methods it is None.
     """
     recipe = RECIPES[row.method]
     name, title = row.name, row.title
@@ -75,10 +75,10 @@ def _row(
     value = "map_float" if row.searched == "float" else "map_learned" if learned else "map"
     theirs = PAPER.get(plan.subject.name, {}).get(target)
     if learned is False or (shallow and not tuned):
-        theirs = None  # the paper's numbers are about learned databases and fine-tuned features
+        theirs = None  # the paper's are those of learned databases and fine-tuned features
     cells = {}
     for bits in plan.bits:
-        keys = [plan.places[target, row.name, bits, seed] for seed in plan.seeds]
+        keys = [plan.cell_keys[target, row.name, bits, seed] for seed in plan.seeds]
         found = [records[key] for key in keys if key in records]
         cell = summarise(found, value)
         if theirs is not None:
@@ -110,10 +110,10 @@ def _features(row: Row) -> str:
 
 
 def summarise(records: Sequence[dict[str, Any]], value: str) -> dict[str, Any]:
-    """Return mean and deviation over the seeds that are there; `value` is "map" or another MAP."""
+    """Return means and deviations over finished seeds; `value` is "map" or another MAP."""
     found = [record for record in records if value in record]
     values = [record[value] for record in found]
-    # Epochs before the last are measured by codes alone.
+    # Earlier epochs are measured by codes only.
     best = [record.get(f"best_{value}", record[value]) for record in found]
     first = {"map": "precision_at", "map_learned": "precision_at_learned"}.get(value)
     hits = [record[first]["1"] for record in found if first in record]
@@ -149,7 +149,7 @@ def _deviation(values: Sequence[float]) -> float | None:
 
 
 def _add_deltas(rows: list[dict[str, Any]], base: str | None, bits: Sequence[int]) -> None:
-    """Add what each row gains or loses against the base row, over the seeds that both have."""
+    """Add the gain of each row over the base row, over the seeds that both have."""
     plain = next((row for row in rows if row["name"] == base), None)
     for row in rows:
         for length in map(str, bits):
@@ -162,7 +162,7 @@ def _add_deltas(rows: list[dict[str, Any]], base: str | None, bits: Sequence[int
 
 
 def _gains(cell: Mapping[str, Any], other: Mapping[str, Any]) -> dict[str, float]:
-    """Return what a cell has more than another, by the seeds that both have."""
+    """Return the gain of a cell over another, for each seed that both have."""
     shared = sorted(set(cell["seeds"]) & set(other["seeds"]))
     return {seed: cell["seeds"][seed] - other["seeds"][seed] for seed in shared}
 
@@ -173,7 +173,7 @@ def _paper_gain(cell: Mapping[str, Any], other: Mapping[str, Any]) -> float | No
 
 
 def _claims(target: str, rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Return what the numbers say about each claim of the paper, recipe by recipe."""
+    """Judge each claim of the paper by our numbers, recipe by recipe."""
     found = []
     for recipe in dict.fromkeys(row["recipe"] for row in rows):
         cells = {printed_name(r["name"]): r["cells"] for r in rows if r["recipe"] == recipe}
@@ -181,15 +181,15 @@ def _claims(target: str, rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]
             if claim.better in cells and claim.worse in cells:
                 about = {"claim": claim.text, "recipe": recipe}
                 found.append(about | _judged(cells[claim.better], cells[claim.worse]))
-    # Where the paper's own numbers of a data set say the opposite, there is no claim.
+    # No claim where the paper's own numbers of a data set contradict it.
     return [one for one in found if one["paper_gain"] is None or one["paper_gain"] > 0]
 
 
 def _judged(better: Mapping[str, Any], worse: Mapping[str, Any]) -> dict[str, Any]:
     """Judge two rows, given their cells by code length.
 
-    A seed counts once, by its mean gain over the code lengths at which both rows have it: lengths
-    of one seed share what chance gave it. Gains are those of the row that is said to be better.
+    A seed counts once, by its mean gain over the code lengths that both rows have, since these are
+    not independent.
     """
     theirs = [_paper_gain(better[bits], worse[bits]) for bits in better]
     by_seed = dict[str, list[float]]()
@@ -207,7 +207,7 @@ def _judged(better: Mapping[str, Any], worse: Mapping[str, Any]) -> dict[str, An
 
 
 def verdict(gains: Sequence[float]) -> str:
-    """Judge a claim by the gain of each seed: it must differ from none by two standard errors."""
+    """Judge a claim by the gain of each seed: it must differ from zero by `SURE` errors."""
     if len(gains) < 2:
         return "undecided"
     mean, error = statistics.mean(gains), statistics.stdev(gains) / len(gains) ** 0.5
@@ -222,7 +222,7 @@ def _error(values: Sequence[float]) -> float | None:
 
 
 def _standing(rows: Sequence[dict[str, Any]], bits: str) -> dict[str, Any]:
-    """Say who is best at a code length, and who beats PHPQ."""
+    """Return the best row at a code length, and those that beat PHPQ."""
     known = {row["title"]: row["cells"][bits]["mean"] for row in rows}
     ranked = sorted(((v, t) for t, v in known.items() if v is not None), reverse=True)
     ours = next((row["cells"][bits]["mean"] for row in rows if row["name"] == BASE), None)
@@ -237,7 +237,7 @@ def _standing(rows: Sequence[dict[str, Any]], bits: str) -> dict[str, Any]:
 
 
 def _cost(used: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """Return what the cells of the table took, each once, by itself."""
+    """Return the cost of the cells of a table, each counted once."""
     once = {record["key"]: record for record in used}.values()
     seconds = [record["seconds"]["all"] for record in once]
     return {

@@ -1,8 +1,8 @@
-"""The table of kinds that training never saw: what a cell measures, and the page of all of them.
+"""The table of unseen classes: what a cell measures, and the page of all of them.
 
 Every method learns the first half of the classes and is measured on the other half (`evaluation.
-unseen`): by its own codes, and by float search where its embeddings say more than these. PHPQ is
-also measured by codebooks that the gallery owns, with and without its labels.
+unseen`): by its own codes, and by float search unless codes decode to the embeddings themselves.
+PHPQ is also measured by codebooks that the gallery owns, with and without its labels.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import numpy as np
 
 from phpq.codes import FloatArray, normalise_sub_vectors
 from phpq.config import RECIPES, RunConfig
-from phpq.evaluation.kinds import KindScore, KindSplit, Way
+from phpq.evaluation.search import ClassSplit, SearchScore, SearchSetup
 from phpq.evaluation.unseen import (
     FIVE,
     OPEN,
@@ -38,7 +38,7 @@ COLUMNS = {
     **{f"{protocol}: MAP": (protocol, "map") for protocol in OPEN},
     "named by five": (FIVE, "accuracy"),
 }
-# What PHPQ is searched by besides, in its general embedding.
+# Other searches of PHPQ, over its general embedding: names of `evaluate_unseen` -> titles.
 _WAYS = {"float": "general floats", "codes": "codes of the gallery's own"}
 OWN, FLOATS = "its own codes", "its own floats"
 _PARTS = ("train", "test", "new")
@@ -52,47 +52,47 @@ def measure_unseen(
     features: Arrays | None = None,
     general: Arrays | None = None,
 ) -> list[dict[str, Any]]:
-    """Measure one training; returns `KindScore`s as plain data.
+    """Measure one training; returns `SearchScore`s as plain data.
 
-    `arrays` are those of `work`: "train", "test" and "new" (n, D), labels, and which of the new
-    ask. Float search takes `features` of the same images in place of embeddings that are signs;
-    codebooks of the gallery take the `general` embeddings of PHPQ, or its learned ones.
+    `arrays` are those of `work._embed`. Float search uses `features` of the same images in place of
+    embeddings that are signs; codebooks of the gallery use the `general` embeddings of PHPQ, or its
+    learned ones.
     """
     labels = np.concatenate([arrays[f"{name}_labels"] for name in _PARTS])
     sizes = [len(arrays[f"{name}_labels"]) for name in _PARTS]
     learned = np.repeat([False, True], sizes[:2])
-    split = KindSplit(
+    split = ClassSplit(
         np.repeat([False, False, True], sizes), np.concatenate([learned, arrays["new_queries"]])
     )
-    rows, books = _together(arrays), method.export()
-    floats = rows if features is None else _together(features)
+    rows, books = _concatenated(arrays), method.export()
+    floats = rows if features is None else _concatenated(features)
     sub_vectors = books.num_codebooks if books.unit else 1
-    ways = [Way(OWN, rows, lambda *_: books, norm=method.query_norm)]
+    setups = [SearchSetup(OWN, rows, lambda *_: books, norm=method.query_norm)]
     if features is not None or not np.array_equal(books.decode(books.encode(rows)), rows):
-        ways.append(Way(FLOATS, normalise_sub_vectors(floats, sub_vectors)))
-    scores: list[KindScore] = []
-    for way in ways:
-        scores += [leave_one_out(way, labels, split), *open_protocols(way, labels, split)]
+        setups.append(SearchSetup(FLOATS, normalise_sub_vectors(floats, sub_vectors)))
+    scores: list[SearchScore] = []
+    for setup in setups:
+        scores += [leave_one_out(setup, labels, split), *open_protocols(setup, labels, split)]
     if config.method.name == "phpq":
-        space = ways[-1].embeddings if general is None else _together(general)
+        space = setups[-1].embeddings if general is None else _concatenated(general)
         bits = (config.quantizer.bits,)
         scores += evaluate_unseen(space, labels, split, bits=bits, details=False).scores
     return [asdict(score) for score in scores]
 
 
-def _together(arrays: Arrays) -> FloatArray:
+def _concatenated(arrays: Arrays) -> FloatArray:
     rows: FloatArray = np.concatenate([arrays[name] for name in _PARTS]).astype(np.float32)
     return rows
 
 
 def unseen_table(plan: GridPlan, records: Mapping[str, dict[str, Any]]) -> dict[str, Any]:
-    """Lay out means over the seeds, a row for each method and way to search."""
+    """Return means over the seeds, a row for each method and search."""
     rows: list[dict[str, Any]] = []
     used: list[dict[str, Any]] = []
     missing: list[str] = []
     bits = max(plan.bits)
     for row in plan.rows["unseen"]:
-        keys = [plan.places["unseen", row.name, bits, seed] for seed in plan.seeds]
+        keys = [plan.cell_keys["unseen", row.name, bits, seed] for seed in plan.seeds]
         found = [records[key] for key in keys if key in records]
         missing += [key for key in keys if key not in records]
         used += found
@@ -112,7 +112,7 @@ def unseen_table(plan: GridPlan, records: Mapping[str, dict[str, Any]]) -> dict[
 def _row(
     row: Row, way: str, labels: str, measured: Sequence[Sequence[Mapping[str, Any]]]
 ) -> dict[str, Any]:
-    """Return the means over seeds, whose scores are `measured`, of one way to search."""
+    """Return the means of one search over seeds, whose scores are `measured`."""
 
     def mean(protocol: str, value: str) -> float | None:
         values = [

@@ -1,7 +1,7 @@
 """One cell in, its record out: train, or fit to stored features, and measure retrieval.
 
-Every cell goes through the same evaluation: all test images ask, all training images answer, ties
-in random order, the last epoch counts. torch is imported when a cell is run.
+Every cell is evaluated alike: test images are the queries, training images the gallery, ties in
+random order, after the last epoch. torch is imported when a cell is run.
 """
 
 from __future__ import annotations
@@ -22,7 +22,8 @@ import numpy as np
 from phpq._version import __version__
 from phpq.codes import CodeArray, Codebooks
 from phpq.config import DataConfig
-from phpq.data import Dataset, decode_all, learned_part, new_kinds, open_dataset
+from phpq.data import Dataset, decode_all, learned_part, open_dataset, unseen_split
+from phpq.data.images import spread
 from phpq.evaluation import LabelledEmbeddings, evaluate_codes, evaluate_float
 from phpq.machine import processor
 from phpq.recipes import remaining_config
@@ -37,15 +38,15 @@ if TYPE_CHECKING:
     from phpq.training.pixels import TrainingPixels
 
 CUTOFFS = (1, 5, 10, 20, 50, 100, 200, 500, 1000)
-# The decoded images of the last cell, on the device: the next one most likely wants the same.
+# The decoded images of the last cell, on the device: the next one most likely needs the same.
 _PIXELS: dict[tuple[str, str, DataConfig], TrainingPixels] = {}
 _SPLITS = ("train", "test", "new")
-KEPT_QUERIES = 1000  # embeddings of as many queries are stored for timing and pictures
+KEPT_QUERIES = 1000  # most queries whose embeddings are stored, for timing and pictures
 
 
 @dataclass(frozen=True, slots=True)
-class Workplace:
-    """What all cells of a worker share."""
+class WorkerContext:
+    """What all cells share."""
 
     store: Store  # where results go
     subject: Subject
@@ -54,7 +55,7 @@ class Workplace:
     home: Path | None = None  # where downloads are kept; None is the default
     commit: str = ""  # of the code
     processes: int = 1  # cells that run at once, for the record
-    compiled: bool = False  # whether trainings that leave it open compile their backbones
+    compiled: bool = False  # whether backbones are compiled, unless the config decides
 
     def open(self) -> Dataset:
         """Open the data set, once per process."""
@@ -64,14 +65,14 @@ class Workplace:
 _open = lru_cache(maxsize=1)(open_dataset)
 
 
-def decode_once(cells: Sequence[Cell], place: Workplace) -> None:
-    """Decode the data set into the cache, once for each way in which cells want it."""
+def decode_once(cells: Sequence[Cell], context: WorkerContext) -> None:
+    """Decode the data set into the cache, once for each `DataConfig` of the cells."""
     for data in {cell.config.data for cell in cells}:
-        dataset = learned_part(place.open(), data)
-        new = new_kinds(place.open(), data) if data.holdout_classes else ()
+        dataset = learned_part(context.open(), data)
+        new = unseen_split(context.open(), data) if data.holdout_classes else ()
         for images in (dataset.train, dataset.test, *new):
             if images.path(0) is not None:  # drawn images are not cached
-                decode_all(images, data, cache=place.cache)
+                decode_all(images, data, cache=context.cache)
 
 
 class _Clock(dict[str, float]):
@@ -79,50 +80,50 @@ class _Clock(dict[str, float]):
 
     def __init__(self) -> None:
         super().__init__(loading=0.0, training=0.0, evaluation=0.0)
-        self.begun = self.noted = time.perf_counter()
+        self.started = self.last = time.perf_counter()
 
-    def note(self, part: str) -> None:
-        """Count the time since the last note, or since the start, to a part."""
-        before, self.noted = self.noted, time.perf_counter()
-        self[part] = round(self.noted - before, 2)
+    def lap(self, part: str) -> None:
+        """Record the time since the last lap, or since the start, for a part."""
+        before, self.last = self.last, time.perf_counter()
+        self[part] = round(self.last - before, 2)
 
 
-def run_cell(cell: Cell, place: Workplace) -> Record:
-    """Run one cell, whose start must be there, and write its arrays; returns its record."""
+def run_cell(cell: Cell, context: WorkerContext) -> Record:
+    """Run one cell, whose start must be finished, and write its arrays; returns its record."""
     started, clock = datetime.now(UTC), _Clock()
     kinds = {"training": _train, "features": _extract, "shallow": _fit, "backbone": _fine_tune}
-    measured = kinds[cell.kind](cell, place, clock)
+    measured = kinds[cell.kind](cell, context, clock)
     return {
-        **record_head(cell, DONE, place.subject.weights),
+        **record_head(cell, DONE, context.subject.weights),
         "features": cell.config.method.features if cell.kind != "training" else None,
-        "dataset": place.subject.facts(),
+        "dataset": context.subject.facts(),
         **measured,
-        "seconds": {**clock, "all": round(time.perf_counter() - clock.begun, 2)},
-        "hardware": hardware(place.device),
-        "processes_at_once": place.processes,
-        "compiled": is_compiled(cell, place),
-        "commit": place.commit,
+        "seconds": {**clock, "all": round(time.perf_counter() - clock.started, 2)},
+        "hardware": hardware(context.device),
+        "processes_at_once": context.processes,
+        "compiled": is_compiled(cell, context),
+        "commit": context.commit,
         "phpq_version": __version__,
         "started": started.isoformat(timespec="seconds"),
         "finished": datetime.now(UTC).isoformat(timespec="seconds"),
     }
 
 
-def _train(cell: Cell, place: Workplace, clock: _Clock) -> Record:
+def _train(cell: Cell, context: WorkerContext, clock: _Clock) -> Record:
     """Train a method, from a shared backbone if it has one, and measure it."""
-    trainer, epochs = _trainer(cell, place, clock), cell.config.training.epochs
+    trainer, epochs = _trainer(cell, context, clock), cell.config.training.epochs
     before = epochs - trainer.config.training.epochs  # of the classifier
     facts, rows = _learn(trainer, clock, evaluate="early", before=before)
     network, learned = trainer.evaluated_network, trainer.network.learned_codes()
-    arrays = _embed(trainer, place, network)
-    measured = _measure(cell, place, network, arrays, learned)
+    arrays = _embed(trainer, context, network)
+    measured = _measure(cell, context, network, arrays, learned)
     if "new" in arrays:
         general = (
-            _embed_general(cell, trainer, place) if cell.config.method.name == "phpq" else None
+            _embed_general(cell, trainer, context) if cell.config.method.name == "phpq" else None
         )
         measured["unseen"] = measure_unseen(cell.config, network, arrays, general=general)
     rows.append({"epoch": epochs} | measured)
-    clock.note("evaluation")
+    clock.lap("evaluation")
     by_epoch = {str(row["epoch"]): row["map"] for row in rows if "map" in row}
     by_learned = {str(row["epoch"]): row["map_learned"] for row in rows if "map_learned" in row}
     if "map_learned" in measured:
@@ -130,33 +131,33 @@ def _train(cell: Cell, place: Workplace, clock: _Clock) -> Record:
     return {"epochs": epochs, **measured, **_best(by_epoch), **facts}
 
 
-def _fine_tune(cell: Cell, place: Workplace, clock: _Clock) -> Record:
-    """Train the classifier from whose backbone several methods go on."""
+def _fine_tune(cell: Cell, context: WorkerContext, clock: _Clock) -> Record:
+    """Train the classifier from whose backbone several methods start."""
     from phpq.model.weights import write_safetensors
     from phpq.training import learn_backbone
 
-    trainer, training = _trainer(cell, place, clock), cell.config.training
-    path = place.store.arrays_path(cell.key, "backbone")
+    trainer, training = _trainer(cell, context, clock), cell.config.training
+    path = context.store.arrays_path(cell.key, "backbone")
     write_safetensors(path, learn_backbone(trainer), {"format": "phpq backbone"})
-    clock.note("training")
+    clock.lap("training")
     images = trainer.steps * training.batch_size * training.epochs
     speed = round(images / max(clock["training"], 0.01), 1)
     return {"epochs": training.epochs, "images_per_second": speed}
 
 
-def _extract(cell: Cell, place: Workplace, clock: _Clock) -> Record:
-    """Train the classifier, if that is asked for, and store features of both splits."""
-    trainer = _trainer(cell, place, clock)
+def _extract(cell: Cell, context: WorkerContext, clock: _Clock) -> Record:
+    """Train the classifier, unless features are ImageNet's, and store those of both splits."""
+    trainer = _trainer(cell, context, clock)
     learns = trainer.network.learns
     facts = _learn(trainer, clock, evaluate="none")[0] if learns else {}
     method: Any = trainer.evaluated_network
     describer = _embedder(method, method.describe_features, method.feature_dim)
-    arrays = _embed(trainer, place, describer)
+    arrays = _embed(trainer, context, describer)
     arrays |= {split: arrays[split].astype(np.float16) for split in _SPLITS if split in arrays}
     queries, gallery = _labelled(arrays, "test"), _labelled(arrays, "train")
     scores = evaluate_float(queries, gallery, sub_vectors=1)
-    place.store.write_arrays(cell, arrays)
-    clock.note("evaluation")
+    context.store.write_arrays(cell, arrays)
+    clock.lap("evaluation")
     return {
         "epochs": cell.config.training.epochs if learns else 0,
         "map": scores.map_percent,  # of cosine search over the features themselves
@@ -165,15 +166,15 @@ def _extract(cell: Cell, place: Workplace, clock: _Clock) -> Record:
     }
 
 
-def _fit(cell: Cell, place: Workplace, clock: _Clock) -> Record:
-    """Fit a shallow method to stored features; there are no images in it."""
+def _fit(cell: Cell, context: WorkerContext, clock: _Clock) -> Record:
+    """Fit a shallow method to stored features, without images."""
     import torch
 
     from phpq.model.method import build_method
 
-    arrays = place.store.read_arrays(cell.features, "features")
+    arrays = context.store.read_arrays(cell.start, "features")
     torch.manual_seed(cell.seed)
-    method: Any = build_method(cell.config, place.subject.classes, load_weights=False).eval()
+    method: Any = build_method(cell.config, context.subject.classes, load_weights=False).eval()
     features = {
         split: torch.from_numpy(arrays[split].astype(np.float32))
         for split in _SPLITS
@@ -183,15 +184,15 @@ def _fit(cell: Cell, place: Workplace, clock: _Clock) -> Record:
     method.fit_features(features["train"], seed=cell.seed, labels=labels)
     with torch.no_grad():
         arrays |= {name: method.encode_features(rows).numpy() for name, rows in features.items()}
-    clock.note("training")
-    measured = _measure(cell, place, method, arrays)
+    clock.lap("training")
+    measured = _measure(cell, context, method, arrays)
     if "new" in arrays:
         plain = {name: rows.numpy() for name, rows in features.items()}
         measured["unseen"] = measure_unseen(cell.config, method, arrays, features=plain)
-    clock.note("evaluation")
+    clock.lap("evaluation")
     epochs = 0 if cell.config.method.features == "imagenet" else cell.config.training.epochs
     best = _best({str(epochs): measured["map"]})  # fitted once, after the last epoch
-    return {"epochs": epochs, **measured, **best, "features_key": cell.features}
+    return {"epochs": epochs, **measured, **best, "features_key": cell.start}
 
 
 def _best(by_epoch: dict[str, float]) -> Record:
@@ -199,24 +200,24 @@ def _best(by_epoch: dict[str, float]) -> Record:
     return {"best_map": by_epoch[best], "best_epoch": int(best), "by_epoch": by_epoch}
 
 
-def _trainer(cell: Cell, place: Workplace, clock: _Clock) -> Trainer:
+def _trainer(cell: Cell, context: WorkerContext, clock: _Clock) -> Trainer:
     from phpq.model.retrieval import resolve_device
     from phpq.model.weights import read_safetensors
     from phpq.training import Reporter, Trainer
 
     backbone = None
-    if cell.features:
-        backbone, _ = read_safetensors(place.store.arrays_path(cell.features, "backbone"))
-    shared = place.subject.source, place.device, cell.config.data
-    config, compiled = remaining_config(cell.config), is_compiled(cell, place)
+    if cell.start:
+        backbone, _ = read_safetensors(context.store.arrays_path(cell.start, "backbone"))
+    shared = context.subject.source, context.device, cell.config.data
+    config, compiled = remaining_config(cell.config), is_compiled(cell, context)
     if compiled:
         config = replace(config, training=replace(config.training, accelerate="full"))
     trainer = Trainer(
-        place.open(),
+        context.open(),
         config,
-        device=resolve_device(place.device),
+        device=resolve_device(context.device),
         reporter=Reporter(),
-        cache=place.cache,
+        cache=context.cache,
         pixels=_PIXELS.get(shared),
         backbone=backbone,
     )
@@ -224,32 +225,32 @@ def _trainer(cell: Cell, place: Workplace, clock: _Clock) -> Trainer:
         trainer.compile_evaluation()
     _PIXELS.clear()
     _PIXELS[shared] = trainer.pixels
-    clock.note("loading")
+    clock.lap("loading")
     return trainer
 
 
-def is_compiled(cell: Cell, place: Workplace) -> bool:
-    """Tell whether a cell's backbone is compiled: as it is asked for, or as the grid has it."""
+def is_compiled(cell: Cell, context: WorkerContext) -> bool:
+    """Tell whether a cell's backbone is compiled: by its config, or else by the context."""
     wanted = cell.config.training.accelerate
-    if cell.kind == "shallow" or not place.device.startswith("cuda"):
+    if cell.kind == "shallow" or not context.device.startswith("cuda"):
         return False
-    return wanted == "full" or (wanted == "auto" and place.compiled)
+    return wanted == "full" or (wanted == "auto" and context.compiled)
 
 
 def _learn(
     trainer: Trainer, clock: _Clock, *, evaluate: Literal["early", "none"], before: int = 0
 ) -> tuple[Record, list[Record]]:
-    """Run all epochs; returns last losses and images/s, and rows that lack the last epoch's MAP."""
+    """Run all epochs; returns the last losses and images/s, and rows without the final MAP."""
     from phpq.training import run_epochs
 
     rows, seconds = list[Record](), list[float]()
     for row in run_epochs(trainer, before=before, evaluate=evaluate):
         seconds.append(row["seconds"] + trainer.prepare_seconds)
         rows.append(row)
-    clock.note("training")
+    clock.lap("training")
     clock["training"] = round(sum(seconds), 2)  # without the evaluations in between
     images = trainer.steps * trainer.config.training.batch_size
-    steady = seconds[1:] or seconds  # the first epoch looks for algorithms and captures a graph
+    steady = seconds[1:] or seconds  # the first epoch warms up
     facts = {
         "losses": {name: rows[-1][name] for name in ("loss", *trainer.network.terms)},
         "images_per_second": round(images * len(steady) / sum(steady), 1),
@@ -257,15 +258,15 @@ def _learn(
     return facts, rows
 
 
-def _embed(trainer: Trainer, place: Workplace, network: Any) -> Arrays:
-    """Embed all images that could be read, with their labels and their places in their splits.
+def _embed(trainer: Trainer, context: WorkerContext, network: Any) -> Arrays:
+    """Embed all readable images, with their labels and their positions in their splits.
 
     Returns:
-        "train" (N, D), "train_labels" (N,), "train_rows" (N,), and the same of "test". Where
-        classes were held out, "new" (n, D) and "new_labels" (n,) of their images, and
-        "new_queries" (n,) bool, which of these ask.
+        "train" (N, D), "train_labels" (N,), "train_rows" (N,), and the same of "test". If classes
+        were held out, "new" (n, D) and "new_labels" (n,) of their images, and "new_queries" (n,)
+        bool, which of these are queries.
     """
-    dataset, pixels = learned_part(place.open(), trainer.config.data), trainer.pixels
+    dataset, pixels = learned_part(context.open(), trainer.config.data), trainer.pixels
     arrays: Arrays = {"train": pixels.embed_train(network), "test": pixels.embed_test(network)}
     for name in ("train", "test"):
         known = {image: row for row, image in enumerate(getattr(dataset, name).ids)}
@@ -274,14 +275,18 @@ def _embed(trainer: Trainer, place: Workplace, network: Any) -> Arrays:
         arrays[f"{name}_rows"] = np.array([known[image] for image in readable.ids], dtype=np.int64)
     data = trainer.config.data
     return arrays | (
-        _embed_new(data, place, network, trainer.device) if data.holdout_classes else {}
+        _embed_new(data, context, network, trainer.device) if data.holdout_classes else {}
     )
 
 
-def _embed_new(data: DataConfig, place: Workplace, network: Any, device: torch.device) -> Arrays:
+def _embed_new(
+    data: DataConfig, context: WorkerContext, network: Any, device: torch.device
+) -> Arrays:
     from phpq.model.retrieval import apply_to_pixels, embedding_function
 
-    parts = [decode_all(part, data, cache=place.cache) for part in new_kinds(place.open(), data)]
+    parts = [
+        decode_all(part, data, cache=context.cache) for part in unseen_split(context.open(), data)
+    ]
     embed = embedding_function(network, data)
     rows = [
         apply_to_pixels(
@@ -296,17 +301,17 @@ def _embed_new(data: DataConfig, place: Workplace, network: Any, device: torch.d
     }
 
 
-def _embed_general(cell: Cell, trainer: Trainer, place: Workplace) -> Arrays:
-    """Fit the general embedding of what was learned, and embed all images as `_embed` does."""
+def _embed_general(cell: Cell, trainer: Trainer, context: WorkerContext) -> Arrays:
+    """Fit the general embedding of the trained network, and embed as `_embed` does."""
     from phpq.model.general import fit_general
 
     general = fit_general(trainer.evaluated_network, cell.config, trainer.training_set)
     embedder = _embedder(general, lambda images, **_: general(images), general.dim)
-    return _embed(trainer, place, embedder)
+    return _embed(trainer, context, embedder)
 
 
 def _embedder(module: Any, embed: Callable[..., Any], dim: int) -> Any:
-    """Return what stands in for a method whose embeddings `embed` makes, by a module's weights."""
+    """Return a stand-in for a method, which embeds by `embed` with a module's weights."""
     return SimpleNamespace(
         embed=embed, embedding_dim=dim, eval=module.eval, parameters=module.parameters
     )
@@ -318,12 +323,12 @@ def _labelled(arrays: Arrays, name: str) -> LabelledEmbeddings:
 
 def _measure(
     cell: Cell,
-    place: Workplace,
+    context: WorkerContext,
     method: Any,
     arrays: Arrays,  # as of `_embed`
     learned: CodeArray | None = None,  # (N, M) of the gallery, from labels
 ) -> Record:
-    """Return MAP, P@N and the health of the codes; store codes if they are to be kept."""
+    """Return MAP, P@N and the use of the codebooks; store codes if the cell keeps them."""
     books: Codebooks = method.export()
     queries, gallery = _labelled(arrays, "test"), _labelled(arrays, "train")
     codes = books.encode(gallery.embeddings)
@@ -351,8 +356,7 @@ def _measure(
         measured["map_float"] = exact.map_percent
         measured["p1_float"] = 100 * exact.precision_at[1]
     if cell.keep:
-        most = min(KEPT_QUERIES, len(queries))
-        some = np.unique(np.linspace(0, len(queries) - 1, most).round().astype(int))
+        some = spread(len(queries), KEPT_QUERIES)
         kept = KeptCodes(
             codebooks=books,
             codes=codes if learned is None else learned,
@@ -363,13 +367,13 @@ def _measure(
             query_labels=queries.labels[some],
             query_norm=method.query_norm,
         )
-        place.store.write_codes(cell, kept)
+        context.store.write_codes(cell, kept)
     return measured
 
 
 @lru_cache(maxsize=1)
 def hardware(device: str) -> dict[str, Any]:
-    """Say where the numbers come from."""
+    """Describe the machine."""
     import torch
 
     on_gpu = device != "cpu" and torch.cuda.is_available()

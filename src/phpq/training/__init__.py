@@ -1,4 +1,4 @@
-"""The only place where gradients flow."""
+"""Training: the only package that computes gradients of weights."""
 
 from phpq.training.loop import Trainer, run_epochs
 from phpq.training.progress import Reporter, TerminalReporter

@@ -1,11 +1,11 @@
-"""Several processes that learn as one: who they are, what they exchange, who writes and reports.
+"""Training in several processes: rendezvous, collectives, and who writes and reports.
 
     group = Group(rank=0, size=4)      or ALONE, for a single process
     group.meet()
     group.join("auto")
     whole = group.gather(mine)
 
-A group of one exchanges nothing. `synchronise` lets batch norms see the batch of all processes.
+A group of one exchanges nothing. `synchronise` makes batch norms use the batch of all processes.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-# One process may evaluate or write while the others wait. One that dies is noticed at once by its
-# launcher, or by its closed connection.
+# Long, since one process may evaluate or write while others wait. A process that dies is noticed at
+# once by its launcher, or by its closed connection.
 COLLECTIVE_TIMEOUT = timedelta(minutes=30)
-REPORT_TIMEOUT = timedelta(seconds=5)  # for the first that failed to tell the user
+REPORT_TIMEOUT = timedelta(seconds=5)  # for the first failing process to report its error
 PLAIN = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
 
 
@@ -46,27 +46,27 @@ class PeerError(PhpqError):
 
 @dataclass
 class Group:
-    """The processes of one run, seen from one of them, as a launcher such as torchrun tells it.
+    """The processes of one run, seen from one of them, as launched by torchrun.
 
-    Every method that exchanges something must be called by all of them, in the same order.
+    Collective methods must be called by all processes, in the same order.
     """
 
-    rank: int = 0  # of this process among all
-    size: int = 1  # processes in all, on all machines
-    local_rank: int = 0  # of this process on its machine; its GPU
+    rank: int = 0  # of this process
+    size: int = 1  # processes on all machines
+    local_rank: int = 0  # of this process on its machine; the index of its GPU
     local_size: int = 1  # processes on this machine, which share its cores and its memory
 
     def __post_init__(self) -> None:
-        self.device = torch.device("cpu")  # where exchanged tensors lie
-        self.sharded = self.size > 1  # a module that is called now sees a part of the batch
+        self.device = torch.device("cpu")  # of exchanged tensors
+        self.sharded = self.size > 1  # whether modules see a part of the batch, not the whole
         self._store: Store | None = None
 
     def meet(self) -> None:
-        """Find the other processes where the launcher says (MASTER_ADDR and MASTER_PORT).
+        """Find the other processes at MASTER_ADDR and MASTER_PORT, set by the launcher.
 
-        Nothing can be exchanged before `join`, but one that fails can tell the others.
+        Tensors cannot be exchanged before `join`, but failures can be reported.
         """
-        # Loaded when needed: some builds of torch have none of it, and train in one process.
+        # Imported here: some builds of torch lack it, and train in one process.
         from torch.distributed.rendezvous import rendezvous
 
         try:
@@ -80,7 +80,7 @@ class Group:
             ) from error
 
     def join(self, device: str = "auto") -> None:
-        """Get ready to exchange tensors; "auto" and "cuda" take a GPU per process."""
+        """Initialise the exchange of tensors; "auto" and "cuda" take one GPU per process."""
         self.device = self._own_device(device)
         if self.size > 1:
             dist.init_process_group(
@@ -92,7 +92,7 @@ class Group:
             )
 
     def _own_device(self, name: str) -> torch.device:
-        """Return the device of one process: the GPU of its local rank, or the CPU."""
+        """Return the device of this process: the GPU of its local rank, or the CPU."""
         device = resolve_device(name)
         if self.size == 1 or device.type == "cpu":
             return device
@@ -106,11 +106,11 @@ class Group:
                 f"Device {name!r} is one GPU, but {self.size} processes were started. Use 'cuda': "
                 "each process takes its own."
             )
-        there = torch.cuda.device_count()
-        if self.local_rank >= there:
+        count = torch.cuda.device_count()
+        if self.local_rank >= count:
             raise ConfigError(
-                f"{self.local_size} processes were started on this machine, which has {there} "
-                f"GPUs. Start at most {there} (torchrun --nproc-per-node {there}), or use --device "
+                f"{self.local_size} processes were started on this machine, which has {count} "
+                f"GPUs. Start at most {count} (torchrun --nproc-per-node {count}), or use --device "
                 "cpu."
             )
         torch.cuda.set_device(self.local_rank)
@@ -121,8 +121,8 @@ class Group:
         """Whether this is the process that writes files and reports to the user."""
         return self.rank == 0
 
-    def part(self, batch_size: int) -> slice:
-        """Return this process's images of every batch, which must be divisible among all."""
+    def batch_slice(self, batch_size: int) -> slice:
+        """Return this process's slice of every batch, whose size must be divisible by all."""
         if batch_size % self.size:
             raise ConfigError(
                 f"training.batch_size={batch_size} cannot be shared equally by {self.size} "
@@ -135,7 +135,7 @@ class Group:
     def rows(self, count: int) -> slice:
         """Return this process's share of `count` rows, at least 1, for `gather_rows`."""
         share = -(-count // self.size)
-        # With fewer rows than processes the last ones repeat a row, which is dropped again.
+        # With fewer rows than processes the last processes repeat a row, dropped by `gather_rows`.
         start = min(self.rank * share, count - 1)
         return slice(start, min(start + share, count))
 
@@ -149,12 +149,12 @@ class Group:
         return torch.cat(parts).to(mine.device)
 
     def gather_rows(self, mine: Tensor, count: int) -> Tensor:
-        """Concatenate what each process made of its `rows(count)`: (count, ...)."""
+        """Concatenate the results of all processes for their `rows(count)`: (count, ...)."""
         if self.size == 1:
             return mine
         missing = -(-count // self.size) - len(mine)
         filled = torch.cat([mine, mine[-1:].expand(missing, *mine.shape[1:])])
-        # A last process that repeats a row stands beyond `count`; so does all that was filled.
+        # Repeated and padded rows come after the first `count`.
         return self.gather(filled)[:count]
 
     def gather_objects(self, mine: T) -> list[T]:
@@ -185,11 +185,11 @@ class Group:
                 tensor.copy_(sent)
 
     def every(self, flag: bool) -> bool:
-        """Tell whether a flag is set in all processes; none goes on before all have asked."""
+        """Tell whether a flag is set in all processes; waits for all of them."""
         return self.sum(torch.tensor([0 if flag else 1], device=self.device)).item() == 0
 
     def on_first(self, action: Callable[[], object]) -> None:
-        """Run an action in the first process; where it fails, all fail."""
+        """Run an action in the first process; if it fails, all processes fail."""
         failure: PhpqError | OSError | None = None
         if self.first:
             try:
@@ -202,7 +202,7 @@ class Group:
 
     @contextmanager
     def whole_batch(self) -> Iterator[None]:
-        """Tell modules that they see the whole batch in every process, as in a loss."""
+        """Tell modules that they now see the whole batch in every process, as in a loss."""
         before, self.sharded = self.sharded, False
         try:
             yield
@@ -210,12 +210,13 @@ class Group:
             self.sharded = before
 
     def report_once(self, report: Callable[[], None] | None) -> None:
-        """Run `report` in the first process that fails; the others wait a little until it has.
+        """Run `report` in the first process that fails; the others wait until it is done.
 
-        They wait because a launcher ends all once one has ended. None only waits.
+        They wait, `REPORT_TIMEOUT` at most, because a launcher ends all processes once one has
+        ended. None only waits.
         """
         assert self._store is not None  # there are several processes
-        # The store raises if nothing is reported in time, or if whoever kept it is gone.
+        # The store raises after the timeout, or if the process that holds it is gone.
         with suppress(RuntimeError):
             if report and self._store.add("phpq/failures", 1) == 1:
                 report()
@@ -224,11 +225,11 @@ class Group:
                 self._store.wait(["phpq/reported"], REPORT_TIMEOUT)
 
     def close(self) -> None:
-        """Leave, once all have come to their end."""
+        """Leave the group, once all processes have come here."""
         if self.size > 1:
             self.every(True)
-            # A trainer is part of a cycle. Alive, it keeps the group's threads running until the
-            # interpreter ends, which they do not survive: the process would abort.
+            # A trainer is part of a reference cycle. Alive, it would keep the group's threads
+            # running until the interpreter exits, and the process would abort.
             gc.collect()
             dist.destroy_process_group()
 
@@ -237,11 +238,11 @@ ALONE = Group()
 
 
 class SyncedBatchNorm(_BatchNorm):
-    """A batch norm whose statistics are those of all processes while training.
+    """A batch norm with the statistics of all processes while training.
 
-    torch's own needs an accelerator (as of 2.15), and knows no losses over a batch that is whole in
-    every process. Where it is (`Group.sharded` is False), and in evaluation, this one is the plain
-    batch norm; its state is that of the module it replaces.
+    torch's own needs an accelerator (as of 2.15), and cannot see a batch that is whole in every
+    process. There (`Group.sharded` is False) and in evaluation this one is a plain batch norm. Its
+    state is that of the module it replaces.
     """
 
     def __init__(self, original: _BatchNorm, group: Group) -> None:
@@ -253,7 +254,7 @@ class SyncedBatchNorm(_BatchNorm):
             track_running_stats=original.track_running_stats,
         )
         self.group = group
-        # The very tensors: an optimizer or an average may hold them already.
+        # The same tensors: an optimizer or an average may hold them already.
         self._parameters = original._parameters
         self._buffers = original._buffers
         self._modules = original._modules  # timm's variants: dropout and activation
@@ -304,12 +305,12 @@ class _Normalise(torch.autograd.Function):
     def forward(
         ctx: Any, x: Tensor, weight: Tensor | None, bias: Tensor | None, eps: float, group: Group
     ) -> tuple[Tensor, Tensor, Tensor]:
-        wide = _wide(x)
+        wide = _at_least_float32(x)
         if _has_kernels(x):
             mean, var = torch.ops.aten.batch_norm_update_stats(wide, None, None, 0.0)
         else:
             var, mean = torch.var_mean(wide, [0, *range(2, x.dim())], correction=0)
-        # Means and variances of parts, not sums of squares: those lose digits.
+        # Means and variances of the parts: sums of squares would lose digits.
         means, variances = group.gather(torch.stack([mean, var])[None]).unbind(1)
         mean = means.mean(0)
         var = variances.mean(0) + (means - mean).square().mean(0)
@@ -323,10 +324,10 @@ class _Normalise(torch.autograd.Function):
         ctx: Any, grad: Tensor, *unused: Tensor
     ) -> tuple[Tensor, Tensor | None, Tensor | None, None, None]:
         x, weight, mean, var = ctx.saved_tensors
-        g, wide = _wide(grad), _wide(x)
+        g, wide = _at_least_float32(grad), _at_least_float32(x)
         scale = (var + ctx.eps).rsqrt()
         factor = scale if weight is None else scale * weight
-        if _has_kernels(x):  # what evaluation would hand back, and both sums, in one pass
+        if _has_kernels(x):  # the gradient of evaluation mode, and both sums, in one pass
             dx, of_weight, of_bias = torch.ops.aten.native_batch_norm_backward(
                 g, wide, weight, mean, var, mean, scale, False, ctx.eps, [True, True, True]
             )
@@ -339,17 +340,17 @@ class _Normalise(torch.autograd.Function):
         centre, slope = (sums / (x.numel() // x.shape[1] * ctx.group.size)).unbind(0)
         # - factor (mean(g) + x' mean(g x')), which is a batch norm of x itself.
         dx += F.batch_norm(wide, mean, var, -factor * slope, -factor * centre, eps=ctx.eps)
-        # Of weight and bias each process gives its part: gradients are averaged afterwards.
+        # Each process returns its part for weight and bias: gradients are averaged afterwards.
         parts = (None, None) if weight is None else (of_weight, of_bias)
         return dx.to(x.dtype), *parts, None, None
 
 
 def _has_kernels(x: Tensor) -> bool:
-    """Say whether to use the kernels of torch's own batch norm: much faster on CPUs."""
+    """Tell whether torch's own batch norm kernels are used: much faster on CPUs."""
     return x.device.type == "cpu"
 
 
-def _wide(values: Tensor) -> Tensor:
+def _at_least_float32(values: Tensor) -> Tensor:
     """Return values in float32 at least: sums of bfloat16 lose digits."""
     return values.to(torch.promote_types(values.dtype, torch.float32))
 

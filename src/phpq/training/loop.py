@@ -25,7 +25,7 @@ from phpq.data import Dataset, learned_part
 from phpq.data.batches import plan_epoch, steps_per_epoch
 from phpq.errors import ConfigError, DivergedError
 from phpq.evaluation import LabelledEmbeddings, code_health, evaluate_codes
-from phpq.model.cut import Cut, cut_network
+from phpq.model.frozen import FrozenPart, freeze_network
 from phpq.model.method import Method, TrainingSet, build_method
 from phpq.model.weights import first_not_finite
 from phpq.training.distributed import ALONE, Group, synchronise
@@ -42,8 +42,8 @@ from phpq.training.step import (
     set_rates,
 )
 
-_KEPT_QUERIES = 10_000  # of an evaluation, D floats each
-COLLAPSE = 0.19  # of the largest entropy of a codebook: 1.5 of 8 bits
+_KEPT_QUERIES = 10_000  # most embeddings of an evaluation that are kept, D floats each
+COLLAPSE = 0.19  # share of the largest entropy below which codebooks collapse: 1.5 of 8 bits
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,25 +52,25 @@ class EpochResult:
 
     losses: dict[str, float]  # means: "loss", then each term of the method
     by_step: Tensor  # (steps, 1 + terms) float64 on the CPU: the same, of each step
-    codes: NDArray[np.uint8]  # (images, M) of the training crops as they passed
+    codes: NDArray[np.uint8]  # (images, M) of the training crops, as computed in each step
     seconds: float
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Measured:
-    """What the last evaluation embedded, as far as something else is fitted to it."""
+class EvaluatedCodes:
+    """What is kept of an evaluation, to fit probabilities to."""
 
     queries: LabelledEmbeddings  # of the test split, at most `_KEPT_QUERIES`
-    codes: NDArray[np.uint8]  # (N, M) of the training split
+    gallery_codes: NDArray[np.uint8]  # (N, M) of the training split
 
 
-def _cut(network: Method, config: RunConfig, group: Group) -> Cut:
+def _freeze(network: Method, config: RunConfig, group: Group) -> FrozenPart:
     if group.size > 1:
         raise ConfigError(
             f"training.trainable={config.training.trainable!r} learns in one process, in minutes. "
             "Start it without torchrun, or use 'all'."
         )
-    return cut_network(network, config)
+    return freeze_network(network, config)
 
 
 class Trainer:
@@ -86,34 +86,35 @@ class Trainer:
         cache: Path | None = None,
         pixels: TrainingPixels | None = None,
         backbone: Mapping[str, Tensor] | None = None,
-        features: Callable[[Cut], TrainingPixels] | None = None,
+        features: Callable[[FrozenPart], TrainingPixels] | None = None,
         group: Group = ALONE,
     ) -> None:
-        """Put the parts together; `training.batch_size` is the batch of the whole group.
+        """Build the network, load the pixels, and prepare the first step.
 
-        `cache` is a folder for decoded pixels, or for what a frozen stem makes of them; `backbone`
-        the state of one that has learned before; `pixels` are shared by another trainer with the
-        same data set and `config.data`; `features` gives rows of a stem that nobody has to pass.
+        `training.batch_size` is the batch of the whole group. `cache` is a folder for decoded
+        pixels, or for features of the frozen part. `pixels` of another trainer with the same data
+        set and `config.data` can be shared. `backbone` is the state of one that has learned before.
+        `features` returns features of the frozen part, by default those of `load_features`.
         """
         self.group, self.config, self.device, self.reporter = group, config, device, reporter
         training = config.training
-        self.part = group.part(training.batch_size)
+        self.batch_slice = group.batch_slice(training.batch_size)
         dataset = learned_part(dataset, config.data)
         if acceleration(config, device) != "off":
-            torch.backends.cudnn.benchmark = True  # shapes never change: let it look for the best
-        # The network first: a wrong backbone or weights file shows before minutes of decoding.
+            torch.backends.cudnn.benchmark = True  # shapes never change
+        # The network first: a wrong backbone or weights file fails before minutes of decoding.
         torch.manual_seed(training.seed)
         network = build_method(config, len(dataset.class_names), load_weights=backbone is None)
         if backbone is not None:
             network.backbone.load_state_dict(backbone)
         self.network: Method = network.to(device).to(memory_format=torch.channels_last)
-        cut = None if training.trainable == "all" else _cut(self.network, config, group)
+        frozen = None if training.trainable == "all" else _freeze(self.network, config, group)
         group.broadcast([*self.network.parameters(), *self.network.buffers()])
         self.averaged = copy.deepcopy(self.network).eval().requires_grad_(False)
         synchronise(self.network, group)
-        if cut is not None:
-            made = partial(load_features, dataset, config, reporter=reporter, cache=cache)
-            pixels = (features or made)(cut)
+        if frozen is not None:
+            default = partial(load_features, dataset, config, reporter=reporter, cache=cache)
+            pixels = (features or default)(frozen)
         self.pixels: TrainingPixels = pixels or load_pixels(
             dataset, config, device=device, reporter=reporter, cache=cache, group=group
         )
@@ -128,7 +129,7 @@ class Trainer:
             self.average,
             config,
             views=self.pixels.views,
-            half=cut is not None and cut.half,
+            half=frozen is not None and frozen.half,
             group=group,
         )
         self.steps = steps_per_epoch(len(self.labels), training.batch_size)
@@ -145,10 +146,10 @@ class Trainer:
             message=reporter.message,
         )
         self.network.start(self.training_set)
-        self.prepare_seconds = 0.0  # that the last `prepare_epoch` took
-        self.measured: Measured | None = None  # by the last `evaluate` of the first process
+        self.prepare_seconds = 0.0  # of the last `prepare_epoch`
+        self.last_evaluation: EvaluatedCodes | None = None  # in the first process only
         self._graphed: GraphedStep | None = None
-        # Not with several processes: what they exchange would have to be captured too.
+        # Not with several processes: their communication would have to be captured too.
         graphed = acceleration(config, device) != "off" and group.size == 1
         if self.pixels.resident is not None and graphed:
             self._graphed = GraphedStep(
@@ -162,17 +163,17 @@ class Trainer:
 
     @property
     def plain_network(self) -> Method:
-        """The network as it is evaluated, of modules that need no other process."""
+        """The evaluated network, with batch norms that work in a single process."""
         if self.evaluated_network is self.network and self.group.size > 1:
             self.averaged.load_state_dict(self.network.state_dict())
             return self.averaged
         return self.evaluated_network
 
     def prepare_epoch(self, epoch: int) -> None:
-        """Let the method do what it does before an epoch, as starting its codebooks."""
+        """Let the method prepare an epoch: for instance, initialise its codebooks."""
         started = time.perf_counter()
         change = self.network.prepare_epoch(epoch, self.training_set)
-        # All processes did the same; by rounding, k-means may still have come to another end.
+        # All processes computed the same, but rounding may have led k-means to another result.
         self.group.broadcast(self.network.memory().values())
         for name in change.adopt:
             source = self.network.get_submodule(name).state_dict()
@@ -189,7 +190,7 @@ class Trainer:
         self.evaluated_network.backbone.compile(dynamic=False)
 
     def complete(self) -> None:
-        """Let the method fit what it fits after the last epoch."""
+        """Let the method fit what is fitted after the last epoch."""
         network = self.evaluated_network
         network.eval().complete(self.training_set)
         self.group.broadcast(network.state_dict().values())
@@ -198,9 +199,9 @@ class Trainer:
         """Run all steps of one epoch (from 0)."""
         config = self.config
         plan = plan_epoch(self.labels, epoch, data=config.data, training=config.training)
-        mine = np.ascontiguousarray(plan.indices[:, self.part])
+        mine = np.ascontiguousarray(plan.indices[:, self.batch_slice])
         indices = torch.from_numpy(mine).to(self.device)
-        parameters = torch.from_numpy(plan.parameters[:, self.part]).to(self.device)
+        parameters = torch.from_numpy(plan.parameters[:, self.batch_slice]).to(self.device)
         names = ("loss", *self.network.terms)
         losses = torch.zeros(self.steps, len(names), device=self.device)
         shape = (self.steps, config.training.batch_size, config.quantizer.num_codebooks)
@@ -246,7 +247,7 @@ class Trainer:
             query_norm=network.query_norm,
         )
         codes = codebooks.encode(gallery_embeddings)
-        self.measured = Measured(_some(queries, _KEPT_QUERIES), codes)
+        self.last_evaluation = EvaluatedCodes(_sample(queries, _KEPT_QUERIES), codes)
         scores = measure(codes)
         assert scores.health is not None  # codes always have one
         row = {"map": scores.map_percent, "gallery_distinct_codes": scores.health.distinct_codes}
@@ -256,8 +257,8 @@ class Trainer:
         return row
 
 
-def _some(images: LabelledEmbeddings, most: int) -> LabelledEmbeddings:
-    """Return a random sample, always the same, of more than `most` embeddings; else all."""
+def _sample(images: LabelledEmbeddings, most: int) -> LabelledEmbeddings:
+    """Return at most `most` embeddings, drawn at random with a fixed seed."""
     if len(images) <= most:
         return images
     chosen = np.sort(np.random.default_rng(0).permutation(len(images))[:most])
@@ -273,9 +274,9 @@ def run_epochs(
 ) -> Generator[dict[str, Any], None, None]:
     """Run the epochs of a trainer, and yield the row of metrics.jsonl of each.
 
-    `done` counts the epochs that it has learned already, `before` those of an earlier part of the
-    run. "all" measures every `training.evaluate_every` epochs and the last; "early" leaves the last
-    one to the caller; "none" also leaves out what a method fits at the end.
+    `done` are the epochs that it has run already, `before` those of an earlier part of the run.
+    `evaluate` "all" measures every `training.evaluate_every` epochs and the last; "early" leaves
+    the last one to the caller; "none" measures nothing, and skips `Trainer.complete`.
     Raises a `DivergedError` at the end of an epoch whose losses or weights are not finite.
     """
     training, reporter, network = trainer.config.training, trainer.reporter, trainer.network
@@ -301,7 +302,7 @@ def run_epochs(
             reporter.epoch(row)
             yield row
     finally:
-        reporter.finish()  # an interrupted run must give the terminal back too
+        reporter.finish()  # an interrupted run must restore the terminal too
 
 
 def _check_finite(trainer: Trainer, epoch: int, result: EpochResult) -> None:
@@ -309,7 +310,7 @@ def _check_finite(trainer: Trainer, epoch: int, result: EpochResult) -> None:
     bad = (~result.by_step.isfinite()).nonzero()
     if len(bad):
         step = int(bad[0, 0])
-        # The whole loss comes last here: its term says more.
+        # Prefer a term to the total loss (column 0): it tells more.
         term = min((c for row, c in bad.tolist() if row == step), key=lambda c: c or math.inf)
         name, value = list(result.losses)[term], result.by_step[step, term].item()
         seen = f"{name!r} was {value} at step {step + 1} of {trainer.steps}"
@@ -342,7 +343,7 @@ def _metrics_row(trainer: Trainer, epoch: int, result: EpochResult) -> dict[str,
         "distinct_codes": health.distinct_codes,
         "dead_codewords": health.dead_total,
         "entropy_bits": health.mean_entropy_bits,
-        # Codes that are fitted last are all alike until then.
+        # Codes that are fitted after the last epoch are all equal before.
         "collapsing": not trainer.network.fitted_last
         and health.mean_entropy_bits < COLLAPSE * math.log2(config.quantizer.codebook_size),
     }

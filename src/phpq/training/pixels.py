@@ -1,8 +1,7 @@
-"""Where training and evaluation find their pixels: resident on the device, or streamed.
+"""The pixels of training and evaluation: resident on the device, or streamed.
 
-Each process of several decodes a share of the images, and embeds a share. Resident pixels are
-exchanged, so that each process has all that a batch may ask for; streamed ones are decoded by the
-process that learns from them.
+Each of several processes decodes and embeds a share of the images. Resident pixels are exchanged,
+so that each process has all; streamed ones are decoded by the process that learns from them.
 """
 
 from __future__ import annotations
@@ -30,18 +29,18 @@ from phpq.training.distributed import ALONE, Group
 from phpq.training.progress import Advance, Reporter
 
 EMBED_BATCH = 256  # images embedded at once; large enough to fill a GPU
-BLOCK_BYTES = 64 << 20  # of pixels that a process sends at once
+BLOCK_BYTES = 64 << 20  # pixels that a process sends at once
 
 
 @dataclass(frozen=True, slots=True)
 class TrainingPixels:
-    """Both splits of a data set, as the loop reads them; each process looks at a share."""
+    """Both splits of a data set, as the loop reads them; each process embeds a share."""
 
     train: LabelledImages
     test: LabelledImages
     source: PixelSource  # of the training split
     resident: ResidentPixels | None  # the same, if it stays on the device
-    # (N, 3, S, S) uint8, if they stay on the device; or rows (N, F) that `views` can encode
+    # (N, 3, S, S) uint8 if they stay on the device, else None; or features (N, F) for `views`
     train_pixels: Any
     test_pixels: Any
     views: Views
@@ -100,12 +99,12 @@ def load_pixels(
     if device.type == "cpu":
         needed *= group.local_size  # which share its memory
     wanted = config.training.images_on_device
-    # One answer for all: both ways exchange embeddings, but at other moments.
+    # All processes must agree: they exchange data at other moments in either case.
     stays = wanted == "on" or (wanted == "auto" and group.every(fits_on(device, needed)))
     workers = config.training.workers
     if not workers and group.local_size > 1:
         workers = max(1, (os.cpu_count() or 1) // group.local_size)
-    # One pass at one pixel each finds every bad file before streaming starts, in flat memory.
+    # Before streaming, decode all images to one pixel each: that finds every bad file.
     stored = config.data if stays else dataclasses.replace(config.data, store_size=1)
     decoded = []
     for images in (dataset.train, dataset.test):
@@ -147,16 +146,16 @@ def decode_together(
     progress: Advance | None = None,
     cache: Path | None = None,
 ) -> DecodedImages:
-    """Decode a set as `decode_all` does: each process of a group a share, and all get everything.
+    """Decode a set as `decode_all` does, each process a share; all processes get all pixels.
 
-    The result is the same in every process, and what one alone would have got; so are its errors.
-    A cache is used if every process finds it; otherwise the first one writes it, for the next time.
+    Results and errors are the same in every process, and those of a single one. A cache is used if
+    every process finds it; otherwise the first one writes it, for the next time.
     """
     if group.size == 1 or not len(images):
         return decode_all(images, config, workers=workers, progress=progress, cache=cache)
     entry = find_entry(cache, images, config) if cache is not None else None
     stored = entry.load() if entry else None
-    if not group.every(stored is not None):  # all or none: the others would wait
+    if not group.every(stored is not None):  # all or none, since decoding is collective
         stored = found = _decode_shares(images, config, group, workers, progress)
 
         def fill(pixels: NDArray[np.uint8]) -> dict[int, str]:
@@ -173,12 +172,12 @@ def decode_together(
 def _decode_shares(
     images: LabelledImages, config: DataConfig, group: Group, workers: int, progress: Advance | None
 ) -> StoredPixels:
-    """Decode this process's share, and put those of all together, block by block."""
+    """Decode this process's share, and exchange those of all, block by block."""
     edges = np.linspace(0, len(images), group.size + 1).astype(int)
 
     def advance(done: int, _total: int) -> None:
         if progress:
-            # The shares are alike, and so is the time they take.
+            # All shares take about the same time.
             progress(min(len(images), done * group.size), len(images))
 
     share = images.subset(np.arange(*edges[group.rank : group.rank + 2]))

@@ -17,10 +17,10 @@ Advance = Callable[[int, int], None]
 
 
 class Reporter:
-    """Sees a run as it goes, and says nothing; a subclass overrides what it wants to show."""
+    """Receives the events of a run and ignores them; subclasses override what they show."""
 
     def message(self, text: str) -> None:
-        """Say one thing."""
+        """Show a text."""
 
     @contextmanager
     def task(self, title: str, total: int) -> Iterator[Advance | None]:
@@ -51,7 +51,7 @@ class TerminalReporter(Reporter):
         self._bar: Progress | None = None
         self._latest = ""
         self._steps = 1
-        self._collapse_said = False
+        self._collapse_reported = False
 
     def message(self, text: str) -> None:
         """Print one dim line."""
@@ -96,8 +96,8 @@ class TerminalReporter(Reporter):
         if "map" in row:
             evaluated = f"epoch {row['epoch']:>3}  MAP [bold]{row['map']:.2f}[/bold]"
             self.console.print(f"{evaluated}  {self._latest}", highlight=False)
-        if row["collapsing"] and row["epoch"] > 2 and not self._collapse_said:
-            self._collapse_said = True
+        if row["collapsing"] and row["epoch"] > 2 and not self._collapse_reported:
+            self._collapse_reported = True
             self.console.print(
                 "The codebooks are collapsing: few codewords are in use. Centre the embeddings "
                 "(model.embedding_norm=batch), start by k-means, or lower quantizer.alpha.",

@@ -2,11 +2,11 @@
 
     config.json          the resolved config, the classes, the data set, the version
     weights.safetensors  the model as of the last checkpoint (averaged weights)
-    chances.json         how likely answers by its codes are, where there are images enough to tell
+    chances.json         how likely answers by its codes are, if there are enough test images
     general.safetensors  its general embedding, once the run is finished
-    encoder.onnx         the same two for machines without torch, if `training.onnx` says so and
-    general.onnx         the packages are there
-    state.safetensors    what resuming needs; gone once the run is finished
+    encoder.onnx         the same two for machines without torch, if `training.onnx` is set and
+    general.onnx         the packages are installed
+    state.safetensors    what resuming needs; deleted once the run is finished
     metrics.jsonl        one row per epoch
 
 Every file is replaced atomically: a kill at any moment leaves the last checkpoint readable.
@@ -31,7 +31,7 @@ from torch import Tensor
 
 from phpq.additive import MIN_IMAGES, CodeClassifier, calibrate_codes
 from phpq.config import RunConfig
-from phpq.data import Dataset, LabelledImages, learned_part, new_kinds
+from phpq.data import Dataset, LabelledImages, learned_part, unseen_split
 from phpq.errors import ConfigError, DataError, FormatError
 from phpq.evaluation.embedding import embed_readable
 from phpq.evaluation.history import METRICS, read_rows
@@ -55,11 +55,11 @@ from phpq.model.weights import read_safetensors, write_safetensors
 from phpq.recipes import classifier_config, head_config, remaining_config
 from phpq.report.pictures import plot_training
 from phpq.training.distributed import ALONE, Group
-from phpq.training.features import pass_on
+from phpq.training.features import extend_features
 from phpq.training.loop import Trainer, run_epochs
 from phpq.training.progress import Reporter
 
-_STRANGERS = 2000  # images of classes that were held out that are embedded for chances
+_UNSEEN_IMAGES = 2000  # most images of held-out classes that probabilities are fitted to
 
 
 def train_run(  # noqa: PLR0913  by name
@@ -77,13 +77,12 @@ def train_run(  # noqa: PLR0913  by name
 
     The training split is also the gallery, the test split the queries; `cache` is a folder for
     decoded pixels. Each process of a group calls this; the first writes the folder, which all must
-    be able to read. On CUDA each has its own device. Resuming a finished run that lacks its general
-    embedding or its ONNX files, as those of older versions do, adds them, and chances with the
-    first of these.
+    be able to read. On CUDA each has its own device. Resuming a finished run of an older version
+    adds what it lacks: its general embedding with `chances.json`, and its ONNX files.
     """
     group = group or ALONE
     reporter = reporter if reporter and group.first else Reporter()
-    place = resolve_device(device) if group.size == 1 else group.device
+    own_device = resolve_device(device) if group.size == 1 else group.device
     group.on_first(lambda: _check_folder(folder, config, resume=resume))
     begun = resume and (folder / STATE).is_file()
     finished = resume and not begun and (folder / WEIGHTS).is_file()
@@ -97,7 +96,7 @@ def train_run(  # noqa: PLR0913  by name
     card = ModelCard(config=config, class_names=names, dataset=origin)
     if finished and group.every((folder / GENERAL).is_file()):
         network, epochs = read_network(folder, card)
-        return _with_onnx(network, card, folder, epochs, place, reporter, group)
+        return _with_onnx(network, card, folder, epochs, own_device, reporter, group)
 
     def ready() -> None:
         if not finished:
@@ -106,7 +105,7 @@ def train_run(  # noqa: PLR0913  by name
     trainer = build_trainer(
         dataset,
         config,
-        device=place,
+        device=own_device,
         reporter=reporter,
         cache=cache,
         begun=begun or finished,
@@ -121,39 +120,40 @@ def train_run(  # noqa: PLR0913  by name
     else:
         before = config.training.epochs - trainer.config.training.epochs  # of the classifier
         epochs = _learn(trainer, folder, before=before, begun=begun)
-    # Before the general embedding, which says that the run is finished.
-    strangers = new_kinds(dataset, config.data)[0] if config.data.holdout_classes else None
-    model = TorchModel(trainer.plain_network, card, device=place, epochs=epochs, folder=folder)
-    group.on_first(lambda: _write_chances(trainer, model, strangers, folder))
+    # Before the general embedding, whose file marks the run as finished.
+    unseen = unseen_split(dataset, config.data)[0] if config.data.holdout_classes else None
+    model = TorchModel(trainer.plain_network, card, device=own_device, epochs=epochs, folder=folder)
+    group.on_first(lambda: _write_chances(trainer, model, unseen, folder))
     general = fit_general(trainer.evaluated_network, config, trainer.training_set)
     group.on_first(lambda: write_general(folder, general))
-    return _with_onnx(trainer.plain_network, card, folder, epochs, place, reporter, group)
+    return _with_onnx(trainer.plain_network, card, folder, epochs, own_device, reporter, group)
 
 
 def _write_chances(
-    trainer: Trainer, model: TorchModel, strangers: LabelledImages | None, folder: Path
+    trainer: Trainer, model: TorchModel, unseen: LabelledImages | None, folder: Path
 ) -> None:
-    """Fit and write how likely answers by the codes are; nothing where images are too few to tell.
+    """Fit and write how likely answers by the codes are; nothing if there are too few test images.
 
-    The test split asks. What nobody learned, where classes were held out, shows what is not known:
-    of these the training images, so that their test images can still measure something.
+    Queries are the test split and, if classes were held out, training images of these as examples
+    of unknown classes. Their test images stay unused, for later measurements.
     """
-    seen = trainer.measured
-    assert seen is not None  # the first process has measured the last epoch
-    names = model.class_names
+    evaluated = trainer.last_evaluation
+    assert evaluated is not None  # the first process has evaluated the last epoch
+    names, codes = model.class_names, evaluated.gallery_codes
     classifier = CodeClassifier.from_codes(
-        model.codebooks, seen.codes, trainer.labels, names, norm=model.query_norm
+        model.codebooks, codes, trainer.labels, names, norm=model.query_norm
     )
-    vectors = seen.queries.embeddings
-    labels = [names[label] for label in seen.queries.labels.tolist()]
-    # Without enough of the known ones nothing would come of the others.
-    if strangers is not None and len(strangers) and len(labels) >= MIN_IMAGES:
-        most = min(len(strangers), _STRANGERS)
-        chosen = np.sort(np.random.default_rng(0).permutation(len(strangers))[:most])
-        with suppress(DataError):  # nobody looked at them before, and the run is as good without
-            found = embed_readable(model, strangers.subset(chosen))
+    vectors = evaluated.queries.embeddings
+    labels = [names[label] for label in evaluated.queries.labels.tolist()]
+    # With too few queries of known classes nothing is fitted anyway.
+    if unseen is not None and len(unseen) and len(labels) >= MIN_IMAGES:
+        most = min(len(unseen), _UNSEEN_IMAGES)
+        chosen = np.sort(np.random.default_rng(0).permutation(len(unseen))[:most])
+        # These images were not checked before, and the run does not need them.
+        with suppress(DataError):
+            found = embed_readable(model, unseen.subset(chosen))
             vectors = np.concatenate([vectors, found.embeddings])
-            labels += [strangers.class_names[label] for label in found.images.labels.tolist()]
+            labels += [unseen.class_names[label] for label in found.images.labels.tolist()]
     classifier = calibrate_codes(classifier, (vectors, labels))
     if classifier.probabilities is not None:
         write_chances(folder, classifier.calibration, model.fingerprint())
@@ -173,7 +173,7 @@ def _with_onnx(
 
     def write() -> None:
         reporter.message("writing the ONNX files")
-        # As it was written: what learned may be on another device, or compiled.
+        # Read from its file: the trained network may be on another device, or compiled.
         if reason := write_onnx(load_torch(folder, card, device="cpu"), folder):
             reporter.message(f"{reason} Then write them with: phpq export {folder}")
 
@@ -183,7 +183,7 @@ def _with_onnx(
 
 
 def _learn(trainer: Trainer, folder: Path, *, before: int, begun: bool) -> int:
-    """Run the epochs that are left; returns how many were learned in all."""
+    """Run the remaining epochs; returns the number of all epochs, with those of before."""
     state = RunState(trainer.network, trainer.averaged, trainer.optimizer)
     done, rows = 0, list[dict[str, Any]]()
     if begun:
@@ -208,8 +208,8 @@ def build_trainer(  # noqa: PLR0913  by name
 ) -> Trainer:
     """Return the trainer of a method, its backbone fine-tuned first if the config asks for it.
 
-    If it has `begun` to learn, and a state will be loaded, the fine-tuning is spared. `ready` is
-    called once all settings and images are known to be good, before any epoch.
+    A run that has `begun` skips the fine-tuning, since its state will be loaded. `ready` is called
+    once all settings and images are known to be valid, before the first epoch.
     """
     first, rest = None if begun else classifier_config(config), remaining_config(config)
     make = partial(Trainer, dataset, device=device, reporter=reporter, group=group)
@@ -226,10 +226,10 @@ def build_trainer(  # noqa: PLR0913  by name
 
 
 def _start_from_head(trainer: Trainer, make: Callable[..., Trainer]) -> None:
-    """Let the head learn, which takes seconds, before the last stage learns with it."""
+    """Train the head alone, which takes seconds, before the last stage is trained with it."""
     trainer.reporter.message("learning the head first")
     config = head_config(trainer.config)
-    head = make(config, features=partial(pass_on, trainer.pixels, config))
+    head = make(config, features=partial(extend_features, trainer.pixels, config))
     for _ in run_epochs(head, evaluate="none"):
         pass
     for network in (trainer.network, trainer.averaged):
@@ -292,12 +292,12 @@ class RunState:
             state[int(index)][name] = value
         rates = [group["lr"] for group in self.optimizer.param_groups]
         self.optimizer.load_state_dict(self.optimizer.state_dict() | {"state": dict(state)})
-        # In memory as the weights are, channels last: fused optimizers refuse anything else.
+        # In the memory format of the weights (channels last), which fused optimizers require.
         for weight, entry in self.optimizer.state.items():
             for name, value in entry.items():
                 if value.shape == weight.shape:
                     entry[name] = torch.empty_like(weight).copy_(value)
-        # The very tensors, which a captured graph reads: loading has replaced them.
+        # A captured graph reads the original tensors, which loading has replaced.
         for group, rate in zip(self.optimizer.param_groups, rates, strict=True):
             group["lr"] = rate
 
@@ -311,7 +311,7 @@ def _run(
     done: int,
     before: int,
 ) -> None:
-    """Run the epochs and write the files of each."""
+    """Run the epochs, and write metrics and checkpoints."""
     epochs, every = trainer.config.training.epochs, trainer.config.training.checkpoint_seconds
     saved = time.monotonic()
     with closing(run_epochs(trainer, done=done, before=before)) as measured:

@@ -1,14 +1,14 @@
-"""One optimisation step: pixels and labels in, losses out; as a CUDA graph where it can be.
+"""One optimisation step: pixels and labels in, losses out; on CUDA as a captured graph.
 
-The captured graph holds augmentation, forward, backward, the optimizer and the average: one launch
-per step. The first steps of a run are real steps too, run eagerly; nothing is computed twice.
+The graph holds augmentation, forward, backward, optimizer and weight averaging: one launch per
+step. The first steps of a run warm up eagerly; they are real steps too.
 
-With several processes each extracts its part of the batch, and every one computes the loss of the
-whole of it: terms over pairs, batch statistics and buffers are those of a single process.
+With several processes each extracts its part of the batch, and all compute the loss of the whole
+batch: terms over pairs, batch statistics and buffers are those of a single process.
 
-The learning rate is a pure function of the step, so that resuming needs no scheduler state, and
-every group of parameters keeps its own share of it. On CUDA the rates are tensors, so that a
-captured graph sees them change.
+The learning rate is a pure function of the step, so that resuming needs no scheduler state. Each
+parameter group has its own base rate. On CUDA the rates are tensors, so that a captured graph sees
+them change.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from phpq.data.batches import PARAMETERS, Views
 from phpq.model.method import Method
 from phpq.training.distributed import ALONE, Group
 
-EAGER_STEPS = 8  # let cuDNN pick its algorithms and the compiler finish before the capture
+EAGER_STEPS = 8  # before the capture, for cuDNN to pick algorithms and the compiler to finish
 
 
 def build_optimizer(network: Method, config: TrainingConfig) -> torch.optim.Optimizer:
@@ -50,7 +50,7 @@ def build_optimizer(network: Method, config: TrainingConfig) -> torch.optim.Opti
 
 
 def rate_factor(step: int, *, steps_per_epoch: int, config: TrainingConfig) -> float:
-    """Return the share of the base rate at a step of the run (from 0): warm-up, then cosine."""
+    """Return the factor of the base rate at a step of the run (from 0): warm-up, then cosine."""
     warmup = min(config.warmup_epochs, config.epochs / 2) * steps_per_epoch
     if step < warmup:
         return (step + 1) / (warmup + 1)
@@ -70,8 +70,8 @@ def set_rates(optimizer: torch.optim.Optimizer, factor: float) -> None:
 class AveragedWeights:
     """An exponential moving average of a network's weights and buffers.
 
-    Early steps average over fewer weights, so that the start is forgotten soon: the decay at step t
-    is min(decay, (1 + t) / (10 + t)).
+    The decay at step t is min(decay, (1 + t) / (10 + t)), so that the initial weights are forgotten
+    soon.
     """
 
     def __init__(self, source: nn.Module, target: nn.Module, decay: float) -> None:
@@ -80,8 +80,8 @@ class AveragedWeights:
         pairs = zip(source.state_dict().items(), target.state_dict().values(), strict=True)
         floating = [(s, t) for (k, s), t in pairs if s.is_floating_point() and k not in frozen]
         self.weight = torch.ones((), device=floating[0][0].device)
-        # An average is descent with decay: t - w (t - s), with -s for a gradient. The fused kernel
-        # of the optimizer reads and writes everything once, and takes w from the device.
+        # t - w (t - s) is a step of SGD with weight decay 1 and gradient -s. Its fused kernel reads
+        # and writes everything once, and takes w from the device.
         for s, t in floating:
             t.grad = s
         targets = [t for _, t in floating]
@@ -100,14 +100,14 @@ class AveragedWeights:
 
 @dataclass(frozen=True, slots=True)
 class StepResult:
-    """What one step leaves on the device."""
+    """The results of one step, on the device."""
 
-    losses: Tensor  # (1 + terms,) the whole loss, then the method's terms
-    codes: Tensor  # (B, M) uint8: the hard codes of the batch, for the health of the codes
+    losses: Tensor  # (1 + terms,) the total loss, then the method's terms
+    codes: Tensor  # (B, M) uint8: the hard codes of the batch, to measure their use
 
 
 class LearningStep(nn.Module):
-    """From this process's images to the loss of the whole batch, the same in every process."""
+    """From the images of this process to the loss of the whole batch, equal in all processes."""
 
     def __init__(self, network: Method, precision: str, group: Group) -> None:
         super().__init__()
@@ -116,9 +116,9 @@ class LearningStep(nn.Module):
     def forward(
         self, images: Tensor, labels: Tensor, rows: Tensor
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """Extract this process's part (b, 3, H, W) of a batch, gather all, and judge the whole.
+        """Extract this process's part (b, 3, H, W), gather those of all, and compute the loss.
 
-        Returns the loss; (1 + terms,) it and its terms, without gradients; codes (B, M) uint8.
+        Returns the loss; (1 + terms,) the loss and its terms, detached; codes (B, M) uint8.
         """
         device = images.device.type
         half = self.precision == "bf16" or (self.precision == "auto" and device == "cuda")
@@ -128,7 +128,6 @@ class LearningStep(nn.Module):
         labels, rows = self.group.gather(labels), self.group.gather(rows)
         with self.group.whole_batch():
             learned = self.network.objective(extracted, labels, rows)
-        # Detached: only the loss is followed back, and only through what it is made of.
         losses = torch.stack([learned.loss, *learned.parts]).detach()
         return learned.loss, losses, learned.codes
 
@@ -154,13 +153,13 @@ class TrainStep:
         precision = "bf16" if half else config.training.precision
         self.learning = LearningStep(network, precision, group)
         self._parallel: DistributedDataParallel | None = None
-        self._fresh = True  # it is not known yet which parameters a step uses
+        self._fresh = True  # which parameters a step uses is not known yet
         self.view = training_view
         if group.size == 1 and acceleration(config, device) == "full":
             import torch._dynamo.config as dynamo
 
-            # A process that trains one network after the other compiles the same code for every
-            # other kind of backbone and batch; beyond this limit torch goes on uncompiled.
+            # A process may train many networks, and compiles the same code for each kind of
+            # backbone and batch. Beyond this limit torch would run uncompiled.
             dynamo.recompile_limit = max(dynamo.recompile_limit, dynamo.accumulated_recompile_limit)
             for part in network.compiled_parts():
                 part.compile(dynamic=False)
@@ -169,10 +168,10 @@ class TrainStep:
     def __call__(
         self, pixels: Tensor, labels: Tensor, rows: Tensor, parameters: Tensor
     ) -> StepResult:
-        """Learn from one batch, of which a process of several gives its part.
+        """Learn from this process's part of one batch.
 
-        Takes what the views take, as pixels (b, 3, S, S) uint8; labels (b,) int64; the place of
-        each image in the training set (b,) int64; and the augmentation (b, 8) float32.
+        Takes the input of the views, as pixels (b, 3, S, S) uint8; labels (b,) int64; the position
+        of each image in the training set (b,) int64; and augmentations (b, 8) float32.
         """
         self.network.train()
         images = self.view(self.views, pixels, parameters)
@@ -188,14 +187,14 @@ class TrainStep:
         return StepResult(losses, codes)
 
     def restart(self) -> None:
-        """Look again at what a step uses, since what it does has changed."""
+        """Find again which parameters a step uses, since it has changed."""
         self._fresh = True
 
     def _share_gradients(self) -> None:
-        """Average the gradients after the first step; later ones do so while they are computed.
+        """Average the gradients of the first step; `DistributedDataParallel` does so later.
 
-        `DistributedDataParallel` has to know whether some parameters take no part, as codebooks
-        before their first epoch. The first step shows it; control flow is the same everywhere.
+        It must know whether a step leaves parameters unused, such as codebooks before their first
+        epoch. The first step shows that; control flow is the same in all processes.
         """
         parameters = [p for p in self.network.parameters() if p.requires_grad]
         used = [p.grad for p in parameters if p.grad is not None]
@@ -205,25 +204,25 @@ class TrainStep:
         device = parameters[0].device
         if self._parallel is None or self._parallel.find_unused_parameters != unused:
             with warnings.catch_warnings():
-                # The name of this option changes between the versions of torch that we support.
+                # An option's name changes between the versions of torch that we support.
                 warnings.simplefilter("ignore", FutureWarning)
                 self._parallel = DistributedDataParallel(
                     self.learning,
                     device_ids=[device] if device.type == "cuda" else None,
-                    broadcast_buffers=False,  # all processes compute the same ones
+                    broadcast_buffers=False,  # they are equal already
                     find_unused_parameters=unused,
                 )
         self._fresh = False
 
 
 def training_view(views: Views, pixels: Tensor, parameters: Tensor) -> Tensor:
-    """Return a batch as it is learned from, laid out as convolutions want it."""
+    """Return the augmented batch, in channels-last memory format."""
     images = views.train(pixels, parameters)
     return images.contiguous(memory_format=torch.channels_last) if images.ndim == 4 else images
 
 
 def gather_batch(extracted: Any, group: Group) -> Any:
-    """Gather what `Method.extract` returned, a tensor (b, ...) or several, with its gradient."""
+    """Gather the tensors (b, ...) that `Method.extract` returned, differentiably."""
     if group.size == 1:
         return extracted
     if isinstance(extracted, Tensor):
@@ -240,9 +239,9 @@ def gather_batch(extracted: Any, group: Group) -> Any:
 class _Gather(torch.autograd.Function):
     """Concatenates the parts of all processes.
 
-    Every process computes the same loss of the whole batch, hence the same gradient of it: the sum
-    over processes of the gradients of one part is its own share, times their number. Nothing is
-    exchanged on the way back, and the mean of gradients over processes is that of one process.
+    Every process computes the same loss of the whole batch, hence the same gradient: the sum over
+    processes of the gradients of one part is its own slice, times their number. The backward pass
+    exchanges nothing, and the mean of gradients over processes is that of a single process.
     """
 
     @staticmethod
@@ -268,7 +267,7 @@ class GraphedStep:
         self.restart()
 
     def restart(self) -> None:
-        """Forget the captured graph, since what a step does has changed."""
+        """Drop the captured graph, since a step has changed."""
         self.graph: torch.cuda.CUDAGraph | None = None
         self.result: StepResult | None = None
         self.done = 0
@@ -288,7 +287,7 @@ class GraphedStep:
         if self.graph is not None:
             self.graph.replay()
         else:
-            # Warm up on a side stream, as the capture does: its memory must not mix with others.
+            # Warm up on a side stream, as a capture requires.
             self.stream.wait_stream(torch.cuda.current_stream())
             with torch.cuda.stream(self.stream):
                 self.result = self._compute()
@@ -305,7 +304,7 @@ class GraphedStep:
 def acceleration(config: RunConfig, device: torch.device) -> str:
     """Resolve "auto": a CUDA graph on CUDA, plain steps elsewhere.
 
-    Compiling ("full") takes longer to start than it saves in one run on a small data set.
+    Compiling ("full") costs more time than it saves in one run on a small data set.
     """
     wanted = config.training.accelerate
     if device.type != "cuda":

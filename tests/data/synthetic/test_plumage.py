@@ -56,7 +56,7 @@ def test_masks_follow_the_marks() -> None:
     reader = images.reader
     assert isinstance(reader, PlumageReader)
     inside = np.zeros_like(mask)
-    for site in reader.picture(images.place(0)).sites:
+    for site in reader.picture(images.position(0)).sites:
         for shape in site.shapes:
             left, top = np.floor(np.min(shape, axis=0)).astype(int).clip(0)
             right, bottom = np.ceil(np.max(shape, axis=0)).astype(int) + 1

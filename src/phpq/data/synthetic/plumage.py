@@ -222,9 +222,8 @@ def plumage(
 ) -> Dataset:
     """Make a data set of drawn birds; the images are drawn when they are read.
 
-    There are 2 to 20,000 species; each run of four is a family of look-alikes. Each has so many
-    training images, and so many test images besides, with a side of 16 to 1,024 pixels. Another
-    seed draws other species and other scenes.
+    There are 2 to 20,000 species; four in a row are a family of look-alikes. `size` is the side of
+    an image, 16 to 1,024 pixels. Another seed draws other species and other scenes.
     """
     limits = {
         "num_species": (num_species, 2, MOST_SPECIES),
@@ -278,7 +277,7 @@ def mark_mask(images: LabelledImages, index: int) -> NDArray[np.bool_]:
         raise DataError(f"{images.name!r} is not plumage: only drawn birds have known marks.")
     mask = Image.new("1", (reader.size, reader.size))
     draw = ImageDraw.Draw(mask)
-    for site in reader.picture(images.place(index)).sites:
+    for site in reader.picture(images.position(index)).sites:
         for shape in site.shapes:
             draw.polygon(list(shape), fill=1)
     return np.asarray(mask, dtype=np.bool_)

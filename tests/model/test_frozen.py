@@ -1,4 +1,4 @@
-"""Rows of a frozen stem go on as if their images came all the way."""
+"""Features of a frozen part embed as their images do."""
 
 from __future__ import annotations
 
@@ -8,18 +8,18 @@ from torch import Tensor
 
 from phpq.errors import ConfigError
 from phpq.model import build_method
-from phpq.model.cut import Cut, cut_network
+from phpq.model.frozen import FrozenPart, freeze_network
 from phpq.model.general import GeneralEmbedding, build_trunk
 from phpq.model.method import Method
 from tiny_runs import CLASSES, SIDE, tiny_config
 
 
-def cut_one(part: str, *assignments: str) -> tuple[Method, Cut, Tensor]:
+def frozen_part(part: str, *assignments: str) -> tuple[Method, FrozenPart, Tensor]:
     config = tiny_config(f"training.trainable={part}", *assignments)
     torch.manual_seed(0)
     network = build_method(config, CLASSES)
-    cut = cut_network(network, config)
-    return network.eval(), cut, torch.rand(5, 3, SIDE, SIDE)
+    frozen = freeze_network(network, config)
+    return network.eval(), frozen, torch.rand(5, 3, SIDE, SIDE)
 
 
 @pytest.mark.parametrize("part", ["head", "last"])
@@ -36,32 +36,32 @@ def cut_one(part: str, *assignments: str) -> tuple[Method, Cut, Tensor]:
     ],
     ids=["phpq", "learned focus", "paper", "one level", "two levels", "hashnet", "exchnet"],
 )
-def test_rows_embed_as_their_images(part: str, assignments: tuple[str, ...]) -> None:
-    network, cut, images = cut_one(part, *assignments)
-    rows = cut.stem(images)
-    assert rows.dtype == torch.float16
-    assert rows.shape == (5, cut.lengths[0])
+def test_features_embed_as_their_images(part: str, assignments: tuple[str, ...]) -> None:
+    network, frozen, images = frozen_part(part, *assignments)
+    features = frozen.features(images)
+    assert features.dtype == torch.float16
+    assert features.shape == (5, frozen.feature_dims[0])
     with torch.no_grad():
-        from_rows, from_images = network.extract(rows.float()), network.extract(images)
-    torch.testing.assert_close(from_rows, from_images, rtol=0.02, atol=0.02)
+        from_features, from_images = network.extract(features.float()), network.extract(images)
+    torch.testing.assert_close(from_features, from_images, rtol=0.02, atol=0.02)
 
 
 @pytest.mark.parametrize("part", ["head", "last"])
-def test_the_general_embedding_describes_rows_as_their_images(part: str) -> None:
-    network, cut, images = cut_one(part)
+def test_the_general_embedding_describes_features_as_their_images(part: str) -> None:
+    network, frozen, images = frozen_part(part)
     general = GeneralEmbedding(build_trunk(network.setup.model, load_weights=False)).eval()
     general.backbone.load_state_dict(network.backbone.state_dict())
-    general.backbone.layouts = network.backbone.layouts
+    general.backbone.feature_layouts = network.backbone.feature_layouts
     with torch.no_grad():
-        from_rows = general.describe(cut.stem(images).float())
+        from_features = general.describe(frozen.features(images).float())
         from_images = general.describe(images)
-    torch.testing.assert_close(from_rows, from_images, rtol=0.01, atol=2e-3)
+    torch.testing.assert_close(from_features, from_images, rtol=0.01, atol=2e-3)
 
 
 def test_what_learns_gets_gradients_and_nothing_else() -> None:
     for part in ("head", "last"):
-        network, cut, images = cut_one(part)
-        network.train().extract(cut.stem(images).float()).sum().backward()
+        network, frozen, images = frozen_part(part)
+        network.train().extract(frozen.features(images).float()).sum().backward()
         for name, parameter in network.backbone.named_parameters():
             learns = part == "last" and network.backbone.in_last_stage(name)
             assert (parameter.grad is not None) == parameter.requires_grad == learns, name
@@ -69,7 +69,7 @@ def test_what_learns_gets_gradients_and_nothing_else() -> None:
         assert bool(groups[0]["params"]) == (part == "last")
 
 
-def test_the_fingerprint_changes_with_what_a_row_depends_on_alone() -> None:
+def test_the_fingerprint_changes_only_with_what_features_depend_on() -> None:
     def fingerprint(part: str, changed: str = "", *assignments: str) -> str:
         config = tiny_config(f"training.trainable={part}", *assignments)
         torch.manual_seed(0)
@@ -77,7 +77,7 @@ def test_the_fingerprint_changes_with_what_a_row_depends_on_alone() -> None:
         for name, parameter in network.named_parameters():
             if changed and name.startswith(changed):
                 parameter.data += 0.5
-        return cut_network(network, config).fingerprint
+        return freeze_network(network, config).fingerprint
 
     head, last = fingerprint("head"), fingerprint("last")
     assert head != last
@@ -97,6 +97,6 @@ def test_the_fingerprint_changes_with_what_a_row_depends_on_alone() -> None:
         (("method.name=srlh", "quantizer.codebook_size=256"), "looks at parts of the images"),
     ],
 )
-def test_what_cannot_be_cut_is_refused(assignments: tuple[str, ...], message: str) -> None:
+def test_what_cannot_be_frozen_is_refused(assignments: tuple[str, ...], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
-        cut_one("last", *assignments)
+        frozen_part("last", *assignments)

@@ -1,4 +1,4 @@
-"""One search of new kinds against plain loops: who is found, with which labels, in which order."""
+"""One search against plain loops: what is found, with which labels, in which order."""
 
 from __future__ import annotations
 
@@ -9,22 +9,22 @@ import pytest
 
 from phpq.additive import AdditiveCodebooks
 from phpq.codes import Codebooks, FloatArray, IntArray, normalise_sub_vectors, score_codes
-from phpq.evaluation.kinds import (
+from phpq.evaluation.protocol import LabelledEmbeddings, evaluate_codes, evaluate_float
+from phpq.evaluation.search import (
     PQ_SIZES,
-    KindSplit,
+    ClassSplit,
     Names,
-    Way,
+    SearchSetup,
+    additive_codes,
     best_pq,
     evaluate_pq,
     fitted_to,
-    held_out,
     names_of,
-    own_codes,
     pq_codes,
     search,
+    validation_queries,
     with_labels,
 )
-from phpq.evaluation.protocol import LabelledEmbeddings, evaluate_codes, evaluate_float
 from reference import average_precision_loop, map_at_r_loop, orders_of_ties, random_codebooks
 
 
@@ -57,7 +57,7 @@ def measured_by_loops(
 def test_leave_one_out_by_floats_equals_the_loops() -> None:
     images, labels = made_up()
     rows = np.arange(12)
-    found = search(Way("float", images), labels, "unseen", gallery=rows, queries=rows)
+    found = search(SearchSetup("float", images), labels, "unseen", gallery=rows, queries=rows)
     expected = measured_by_loops(images @ images.T, labels, rows, rows)
     assert {name: found.values[name] for name in expected} == pytest.approx(expected)
     assert (found.queries, found.gallery, found.labels) == (12, 12, "without")
@@ -67,8 +67,8 @@ def test_leave_one_out_by_floats_equals_the_loops() -> None:
 def test_leave_one_out_by_codes_counts_ties_fairly() -> None:
     images, labels = made_up(8, classes=2)
     books = random_codebooks(np.random.default_rng(1), 2, 2, 3)  # four codes for eight rows
-    rows, way = np.arange(8), Way("codes", images, lambda *_: books, norm="unit")
-    found = search(way, labels, "unseen", gallery=rows, queries=rows)
+    rows, setup = np.arange(8), SearchSetup("codes", images, lambda *_: books, norm="unit")
+    found = search(setup, labels, "unseen", gallery=rows, queries=rows)
     scores = score_codes(books.lookup_tables(images), books.encode(images))
     assert len(np.unique(scores[0])) < 8
     expected = measured_by_loops(scores, labels, rows, rows)
@@ -80,7 +80,7 @@ def test_leave_one_out_by_codes_counts_ties_fairly() -> None:
 def test_queries_apart_from_the_gallery() -> None:
     images, labels = made_up()
     gallery, queries = np.array([0, 2, 3, 4, 7, 8]), np.array([1, 5, 6])
-    found = search(Way("float", images), labels, "x", gallery=gallery, queries=queries)
+    found = search(SearchSetup("float", images), labels, "x", gallery=gallery, queries=queries)
     expected = measured_by_loops(images[queries] @ images[gallery].T, labels, gallery, queries)
     assert {name: found.values[name] for name in expected} == pytest.approx(expected)
 
@@ -89,11 +89,11 @@ def test_a_query_alone_in_its_class_is_left_out_of_the_means() -> None:
     images, labels = made_up()
     labels = np.where(np.arange(12) == 4, 99, labels)
     rows = np.arange(12)
-    found = search(Way("float", images), labels, "unseen", gallery=rows, queries=rows)
+    found = search(SearchSetup("float", images), labels, "unseen", gallery=rows, queries=rows)
     assert found.queries == 11
 
 
-def test_only_ways_with_labels_see_them() -> None:
+def test_only_setups_with_labels_see_them() -> None:
     images, labels = made_up()
     seen: list[Any] = []
 
@@ -102,11 +102,16 @@ def test_only_ways_with_labels_see_them() -> None:
         return random_codebooks(np.random.default_rng(1), 2, 4, 3)
 
     gallery, queries = np.array([3, 1, 2]), np.array([0])
-    for way in (Way("a", images, fit), Way("b", images, fit, "with")):
-        search(way, labels, "x", gallery=gallery, queries=queries)
+    for setup in (SearchSetup("a", images, fit), SearchSetup("b", images, fit, "with")):
+        search(setup, labels, "x", gallery=gallery, queries=queries)
     given: Names = [None if row == 1 else f"kind {row}" for row in range(12)]
     search(
-        Way("b", images, fit, "with"), labels, "x", gallery=gallery, queries=queries, names=given
+        SearchSetup("b", images, fit, "with"),
+        labels,
+        "x",
+        gallery=gallery,
+        queries=queries,
+        names=given,
     )
     assert seen == [
         (3, [None] * 3),
@@ -120,7 +125,7 @@ def test_rows_that_are_ignored_are_those_of_the_querys_class_only() -> None:
     ignored = np.arange(12) % 2 == 0
     gallery, queries = np.arange(9), np.array([10])
     found = search(
-        Way("float", images), labels, "x", gallery=gallery, queries=queries, ignored=ignored
+        SearchSetup("float", images), labels, "x", gallery=gallery, queries=queries, ignored=ignored
     )
     kept = np.array([row for row in gallery if labels[row] != labels[10] or not ignored[row]])
     assert len(kept) < 9
@@ -132,15 +137,15 @@ def test_a_query_may_be_asked_to_find_itself() -> None:
     images, _ = made_up()
     unit = images / np.linalg.norm(images, axis=1, keepdims=True)
     rows = np.arange(12)
-    found = search(Way("float", unit), rows, "own", gallery=rows, queries=rows, itself=True)
+    found = search(SearchSetup("float", unit), rows, "own", gallery=rows, queries=rows, itself=True)
     assert found.values["r1"] == found.values["map"] == 100
 
 
 def test_codebooks_can_be_fitted_to_other_rows_and_get_the_classes_of_a_gallery() -> None:
     images, labels = made_up(60)
-    way = own_codes(images, 16, trust=0.7)
+    setup = additive_codes(images, 16, trust=0.7)
     old = np.flatnonzero(labels < 2)
-    known = fitted_to(way, old, [str(label) for label in labels])
+    known = fitted_to(setup, old, [str(label) for label in labels])
     assert known.fit is not None
     books = known.fit(images, ())
     assert isinstance(books, AdditiveCodebooks)
@@ -154,7 +159,7 @@ def test_codebooks_can_be_fitted_to_other_rows_and_get_the_classes_of_a_gallery(
     best = labels[::2][scores.argmax(axis=1)] == labels[1::2]
     assert found.values["r1"] == pytest.approx(100 * best.mean(), abs=4)  # ties, if any
     assert found.bytes_per_image == pytest.approx(2 + complete.memory_bytes() / 30)
-    plain = Way("float", images)
+    plain = SearchSetup("float", images)
     assert fitted_to(plain, old, [None] * 60) is plain
 
 
@@ -168,9 +173,9 @@ def test_with_labels_rows_lie_between_themselves_and_the_mean_of_their_class() -
         same = [r for r in gallery if names[r] == names[row]]
         mean = rows[same].sum(axis=0)
         placed[row] = 0.6 * 2 * mean / np.linalg.norm(mean) + 0.4 * rows[row]
-    way = with_labels(Way("float", rows), 0.6)
-    found = search(way, labels, "", gallery=gallery, queries=queries, names=names)
-    expected = search(Way("float", placed), labels, "", gallery=gallery, queries=queries)
+    setup = with_labels(SearchSetup("float", rows), 0.6)
+    found = search(setup, labels, "", gallery=gallery, queries=queries, names=names)
+    expected = search(SearchSetup("float", placed), labels, "", gallery=gallery, queries=queries)
     assert found.labels == "with"
     assert found.values == pytest.approx(expected.values)
     coded = with_labels(pq_codes(rows, 16, codebook_size=16), 0.6)
@@ -179,18 +184,18 @@ def test_with_labels_rows_lie_between_themselves_and_the_mean_of_their_class() -
 
 def test_posthoc_pq_takes_the_size_that_serves_learned_classes_best() -> None:
     images, labels = made_up(60, classes=4, dim=7)
-    split = KindSplit(labels >= 2, np.arange(60) % 4 == 1)
-    way = best_pq(images, 16, labels, split)
-    assert way.embeddings.shape == (60, 8)  # two bytes: a column of zeros makes it divisible
-    gallery, queries = split.rows(new=False, query=False), split.rows(new=False, query=True)
-    chosen = search(way, labels, "", gallery=gallery, queries=queries).values["map"]
+    split = ClassSplit(labels >= 2, np.arange(60) % 4 == 1)
+    setup = best_pq(images, 16, labels, split)
+    assert setup.embeddings.shape == (60, 8)  # two bytes: a column of zeros makes it divisible
+    gallery, queries = split.rows(unseen=False, query=False), split.rows(unseen=False, query=True)
+    chosen = search(setup, labels, "", gallery=gallery, queries=queries).values["map"]
     for size in PQ_SIZES:
         other = pq_codes(images, 16, codebook_size=size)
         assert search(other, labels, "", gallery=gallery, queries=queries).values["map"] <= chosen
-    assert way.fit is not None
-    books = way.fit(way.embeddings, ())
-    codes = books.encode(way.embeddings)
-    for row, code in zip(way.embeddings.reshape(60, 2, 4), codes, strict=True):
+    assert setup.fit is not None
+    books = setup.fit(setup.embeddings, ())
+    codes = books.encode(setup.embeddings)
+    for row, code in zip(setup.embeddings.reshape(60, 2, 4), codes, strict=True):
         for part in range(2):
             distances = np.square(books.codewords[part] - row[part]).sum(axis=1)
             assert distances[code[part]] == pytest.approx(distances.min(), abs=1e-6)
@@ -198,8 +203,8 @@ def test_posthoc_pq_takes_the_size_that_serves_learned_classes_best() -> None:
 
 def test_one_image_in_five_of_a_class_asks() -> None:
     labels = np.array([3, 1, 3, 3, 1, 3, 3, 3, 9, 3])
-    assert held_out(labels).tolist() == [True, True, *[False] * 5, True, False, False]
-    assert not held_out(np.arange(4)).any()  # nobody would answer
+    assert validation_queries(labels).tolist() == [True, True, *[False] * 5, True, False, False]
+    assert not validation_queries(np.arange(4)).any()  # nobody would answer
 
 
 def test_posthoc_pq_is_chosen_by_the_gallery_and_fitted_to_all_of_it() -> None:
@@ -208,11 +213,11 @@ def test_posthoc_pq_is_chosen_by_the_gallery_and_fitted_to_all_of_it() -> None:
     queries = LabelledEmbeddings(images[60:], labels[60:])
     scores = evaluate_pq(queries, gallery, num_codebooks=2, cutoffs=(1,))
     size = 2 ** (scores.bits // 2)
-    asking = held_out(gallery.labels)
-    best = best_pq(gallery.embeddings, 16, gallery.labels, KindSplit(asking & False, asking))
+    asking = validation_queries(gallery.labels)
+    best = best_pq(gallery.embeddings, 16, gallery.labels, ClassSplit(asking & False, asking))
     assert best.name == f"post-hoc PQ, K={size}"
-    way = pq_codes(images, 16, codebook_size=size)
-    found = search(way, labels, "", gallery=np.arange(60), queries=np.arange(60, 90))
+    setup = pq_codes(images, 16, codebook_size=size)
+    found = search(setup, labels, "", gallery=np.arange(60), queries=np.arange(60, 90))
     assert scores.map_percent == pytest.approx(found.values["map"])
     assert 100 * scores.precision_at[1] == pytest.approx(found.values["r1"])
     assert evaluate_pq(queries, gallery, num_codebooks=2, largest=16).bits == 8
@@ -224,15 +229,15 @@ def test_posthoc_pq_with_a_codeword_for_each_row_is_float_search() -> None:
     gallery = LabelledEmbeddings(images[:30], np.arange(30) % 3)
     queries = LabelledEmbeddings(images[30:], labels[30:])
     exact = evaluate_float(queries, gallery, sub_vectors=1)
-    way = pq_codes(gallery.embeddings, 16, codebook_size=32)
-    assert way.fit is not None
-    books = way.fit(way.embeddings, ())
-    assert np.allclose(books.decode(books.encode(way.embeddings)), way.embeddings, atol=1e-6)
+    setup = pq_codes(gallery.embeddings, 16, codebook_size=32)
+    assert setup.fit is not None
+    books = setup.fit(setup.embeddings, ())
+    assert np.allclose(books.decode(books.encode(setup.embeddings)), setup.embeddings, atol=1e-6)
     alone = LabelledEmbeddings(gallery.embeddings, np.arange(30))  # nobody can choose
     assert evaluate_pq(queries, alone, num_codebooks=2, largest=32).bits == 10
     fitted = evaluate_codes(
         LabelledEmbeddings(normalise_sub_vectors(queries.embeddings, 1), queries.labels),
-        books.encode(way.embeddings),
+        books.encode(setup.embeddings),
         gallery.labels,
         books,
         query_norm="raw",
