@@ -12,7 +12,6 @@ method keeps of the levels before it.
 from __future__ import annotations
 
 import hashlib
-import time
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -28,7 +27,8 @@ from phpq.model.backbone import Backbone, FeatureLayout
 from phpq.model.general import as_stored, build_trunk, describe_pyramid
 from phpq.model.method import Method
 
-HALF_GAIN = 1.25  # least speed-up for bfloat16 to be used on a CPU: many only emulate it
+# Of x86 and of ARM, as `torch.cpu.get_capabilities` calls them.
+_BFLOAT16 = ("avx512_bf16", "amx_bf16", "bf16", "sve_bf16")
 
 
 @dataclass(frozen=True)
@@ -135,7 +135,7 @@ def freeze_network(network: Method, config: RunConfig) -> FrozenPart:
     sizes = (config.data.eval_size, config.data.crop_size)
     frozen = FrozenPart(trunk, network, trainable, general_levels, sizes)
     if config.training.precision == "auto":
-        frozen = replace(frozen, half=device.type == "cuda" or _half_is_faster(frozen))
+        frozen = replace(frozen, half=device.type == "cuda" or _has_bfloat16())
     else:
         frozen = replace(frozen, half=config.training.precision == "bf16")
     _ = frozen.feature_dims  # registers the layouts
@@ -161,16 +161,10 @@ def _check(network: Method, config: RunConfig) -> None:
         )
 
 
-def _half_is_faster(frozen: FrozenPart) -> bool:
-    images = torch.rand(4, 3, frozen.sizes[0], frozen.sizes[0])
-    seconds = []
-    for half in (False, True):
-        variant = replace(frozen, half=half)
-        variant.features(images)  # warm-up
-        times = []
-        for _ in range(3):
-            started = time.perf_counter()
-            variant.features(images)
-            times.append(time.perf_counter() - started)
-        seconds.append(min(times))
-    return seconds[0] > HALF_GAIN * seconds[1]
+def _has_bfloat16() -> bool:
+    """Tell whether this processor has instructions for bfloat16: others only imitate it, slowly.
+
+    Asked, not timed: features are kept by their precision, and a busy machine must find them again.
+    """
+    capabilities = getattr(torch.cpu, "get_capabilities", dict)()  # older versions cannot tell
+    return any(capabilities.get(name) for name in _BFLOAT16)
