@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import sys
@@ -18,6 +19,12 @@ if TYPE_CHECKING:
 
     from phpq.config import RunConfig
     from phpq.errors import PhpqError
+
+# What a system says of a place that it does not let us write to.
+_REFUSALS = frozenset(
+    getattr(errno, name)
+    for name in ("EACCES", "EPERM", "EROFS", "ENOSPC", "EDQUOT", "ENOTDIR", "ENAMETOOLONG")
+)
 
 Device = Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:1 or mps.")]
 Runtime = Annotated[
@@ -110,6 +117,22 @@ def print_error(title: str, text: str) -> None:
 def report_error(error: PhpqError) -> None:
     """Write a mistake of the user to stderr, with the code that `phpq doctor` explains."""
     print_error(f"error[{error.code}]:" if error.code else "error:", str(error))
+
+
+def refused_place(error: OSError) -> PhpqError | None:
+    """Return the message for a place that cannot be written to; None for any other failure."""
+    from phpq.errors import ConfigError
+
+    place = Path(os.fsdecode(error.filename or ""))
+    ours = place.name.startswith(".") and place.suffix == ".tmp"  # beside what the user named
+    place = place.parent if ours else place
+    absent = ours and error.errno == errno.ENOENT
+    if not error.filename or (error.errno not in _REFUSALS and not absent):
+        return None
+    return ConfigError(
+        f"{str(place)!r} cannot be used: {error.strerror}. Name a place that you may write to and "
+        "that has room."
+    )
 
 
 def print_facts(rows: Sequence[tuple[str, str]]) -> None:
