@@ -47,8 +47,8 @@ def home() -> Path | None:
     return Path(named).expanduser() if named else None
 
 
-def config_table(config: RunConfig) -> Table:
-    """Lay out every setting, a line or two per stage; what is not the default stands out."""
+def config_table(config: RunConfig, *, changed: bool = False) -> Table:
+    """Lay out every setting, a line or two per stage, or only those that are not the default."""
     from rich.table import Table
     from rich.text import Text
 
@@ -61,11 +61,14 @@ def config_table(config: RunConfig) -> Table:
     for stage, fields in to_dict(config).items():
         text = Text()
         for name, value in fields.items():
+            if changed and value == defaults[stage][name]:
+                continue
             shown = ",".join(map(_plain, value)) if isinstance(value, list) else _plain(value)
             style = "dim" if value == defaults[stage][name] else "bold cyan"
             # No-break: a name and its value stay on one line.
             text.append(f"{name}={shown}".replace(" ", "\N{NO-BREAK SPACE}"), style).append("  ")
-        table.add_row(stage, text)
+        if text:
+            table.add_row(stage, text)
     return table
 
 

@@ -147,12 +147,30 @@ def train(
             )
 
         run = opened(source)
+        if group is None or group.first:
+            _show_data(run)
         named = any(text.startswith("training.trainable=") for text in assignments)
-        if resume is None and group is None and trunk is None and not named:
+        new = resume is None and not _taken(run.folder)
+        if new and group is None and trunk is None and not named:
             run = _chosen(run, opened, device)
         _train(run, device=device, resume=resume is not None, group=group)
         if group is None or group.first:
             _report(run.folder, as_json=as_json)
+
+
+def _show_data(run: Run) -> None:
+    """Say what was read: folders in folders, or a wrong column, show in the names of classes."""
+    data = run.dataset
+    names = data.train.class_names
+    shown = ", ".join(names[:3]) + (" ..." if len(names) > 3 else "")
+    images = f"{len(data.train):,} training and {len(data.test):,} test images"
+    text = f"{data.name}: {images} of {len(names):,} classes ({shown})"
+    messages().print(text, style="dim", markup=False, soft_wrap=True)
+
+
+def _taken(folder: Path) -> bool:
+    """Tell whether training will refuse a folder: nothing need be measured before that."""
+    return folder.is_file() or (folder.is_dir() and any(folder.iterdir()))
 
 
 def _chosen(run: Run, opened: Callable[..., Run], device: str) -> Run:
@@ -168,17 +186,21 @@ def _chosen(run: Run, opened: Callable[..., Run], device: str) -> Run:
     from phpq.training.choice import best_choice, measure_choices
 
     runs = {name: opened(run.dataset, f"training.trainable={name}") for name in CHOICES}
-    messages().print("measuring what this machine can learn ...", style="dim")
+    messages().print("measuring how fast this machine learns ...", style="dim")
     costs = measure_choices(run.dataset, {name: one.config for name, one in runs.items()})
     best = best_choice(costs)
     table = Table("--trainable", "features once", "learning", "in all, about")
     for name, cost in costs.items():
         mark = " (chosen)" if name == best else ""
-        times = (
-            f"{seconds / 60:,.1f} min" for seconds in (cost.features, cost.learning, cost.total)
-        )
+        spent = (cost.features, cost.learning, cost.total)
+        times = (f"{seconds / 60:,.1f} min" if seconds >= 3 else "" for seconds in spent)
         table.add_row(name + mark, *times)
     messages().print(table)
+    messages().print(
+        "Lower rows find better. The lowest that ends in about ten minutes is chosen; to take "
+        "another, name it with --trainable.",
+        style="dim",
+    )
     return runs[best]
 
 
@@ -189,7 +211,10 @@ def _train(run: Run, *, device: str, resume: bool, group: Group | None) -> None:
     from phpq.training import TerminalReporter, train_run
 
     if group is None or group.first:
-        messages().print(config_table(run.config))
+        table = config_table(run.config, changed=True)
+        if table.row_count:
+            messages().print("settings other than the defaults (all of them: phpq info RUN)")
+            messages().print(table)
     reporter = TerminalReporter(messages())
     try:
         cache = api.feature_cache(run.config, home=home())
@@ -214,7 +239,7 @@ def _report(folder: Path, *, as_json: bool) -> None:
         rows.append(("MAP", f"{final}; best {best['map']:.2f} (epoch {best['epoch']})"))
     rows += (
         ("run", str(folder)),
-        ("next", f"phpq evaluate {name}        tables, curves and pictures"),
-        ("", f"phpq search {name} PHOTO    what looks like it, once evaluated"),
+        ("next", f"phpq evaluate {name}   how well it finds; then it can be searched"),
+        ("", f"phpq index NAME.gallery IMAGES/ --model {name}"),
     )
     print_result(run, rows, as_json=as_json)
