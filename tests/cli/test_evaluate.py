@@ -11,7 +11,10 @@ from phpq.data import write_plumage
 from tiny_runs import tiny_birds, tiny_config, tiny_train
 
 
-def test_the_table_names_the_three_ways_and_the_report(tmp_path: Path) -> None:
+def test_the_table_names_the_three_ways_and_the_report(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
     run = copy_run(tmp_path / "run", evaluated=False)
     outcome = phpq("evaluate", run, "--out", tmp_path / "out")
     assert outcome.code == 0, outcome.err
@@ -23,6 +26,7 @@ def test_the_table_names_the_three_ways_and_the_report(tmp_path: Path) -> None:
     assert "after the last epoch (4); best" in outcome.out
     assert "report.html" in outcome.out
     assert "served" in outcome.out  # a narrow terminal breaks the heading
+    assert "…" not in outcome.out  # and cuts nothing off
     assert f"{metrics['scores']['codes']['precision_at_1_served']:.2f}" in outcome.out
     assert not (run / "evaluation").exists()
     lowest, highest = metrics["scores"]["codes"]["map_range"]

@@ -86,7 +86,7 @@ def read_rows(
 def _embed(store: GalleryStore, model: Model, rows: Rows, codes: CodeArray, told: Progress) -> None:
     """Embed images; where one is gone, what its code tells, if that was made without its label."""
     own, space = store.manifest.owns_codebooks, store.manifest.space
-    rows.source, width = "images, embedded now", store.manifest.embedding_dim
+    rows.source, width = "embeddings made now", store.manifest.embedding_dim
     rows.vectors = np.zeros((len(rows.ids), width), np.float32)
     rows.known[:] = False
     there = [place for place, uri in enumerate(rows.uris) if uri is not None]

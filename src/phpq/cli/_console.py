@@ -170,11 +170,11 @@ def doubt_rows(told: dict[str, Any]) -> list[tuple[str, str]]:
         "model": "images that the model did not learn from",
     }[told["by"]]
     limit = f"{100 * told['wrong_at_most']:g}%"
-    shares = f"{told['named']:.0%} of the photos of its kinds get their kind"
+    shares = f"with at most {limit} wrong, {told['named']:.0%} of photos get their name"
     if told["parents"]:
-        shares += f", {told['answered']:.0%} some name"
+        shares += f", {told['answered']:.0%} that or a parent's"
     fitted = f"fitted to {told['images']:,} {images}"
-    return [("probabilities", f"{fitted}; at {limit} wrong names {shares}"), *parents]
+    return [("probabilities", f"{fitted};"), ("", shares), *parents]
 
 
 def warn_skipped(reasons: Sequence[str]) -> None:

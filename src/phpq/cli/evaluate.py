@@ -39,14 +39,14 @@ def evaluate(
     own_codebooks: Annotated[
         bool,
         typer.Option(
-            "--own-codebooks", help="Also by codebooks of the gallery's own, with its labels."
+            "--own-codebooks", help="Also measure codebooks fitted to the gallery and its labels."
         ),
     ] = False,
     device: Device = "auto",
     runtime: Runtime = "auto",
     as_json: AsJson = False,
 ) -> None:
-    """Measure the search of a run: MAP, P@N and speed, beside float search and post-hoc PQ."""
+    """Measure how well a run searches: MAP, P@N and speed, beside float search and PQ."""
     from phpq import api
     from phpq.model.checkpoint import read_card
 
@@ -75,13 +75,16 @@ def evaluate(
 def _print(evaluation: Evaluation, run: Path) -> None:
     from phpq.evaluation.page import score_cells
 
-    names = ("bytes/image", *score_cells(evaluation.codes))
+    shown = [name for name in score_cells(evaluation.codes) if name != "P@1 as added"]
+    names = ("bytes", *shown)  # the report has all
     title = f"{evaluation.dataset}, {evaluation.bits} bits"
     table = table_of(title, names, first="search over")
     for name, scores in evaluation.ways.items():
-        numbers = (f"{value:.2f}" for value in score_cells(scores).values())
+        cells = score_cells(scores)
+        numbers = (f"{cells[name]:.2f}" for name in shown)
         style = "bold" if scores is evaluation.codes else None
         table.add_row(name, f"{scores.bytes_per_image:,}", *numbers, style=style)
+    table.columns[0].overflow = "fold"
     results().print(table)
     if evaluation.unseen is not None:
         _print_new_kinds(evaluation.unseen)
@@ -104,14 +107,14 @@ def _print_new_kinds(unseen: UnseenScores) -> None:
 def _facts(evaluation: Evaluation, run: Path) -> list[tuple[str, str]]:
     codes, timing, epochs = evaluation.codes, evaluation.timing, evaluation.epochs
     by_codes, by_floats = 1000 * timing.code_seconds, 1000 * timing.float_seconds
-    speed = f"{by_codes:.1f} ms; float search {by_floats:.1f} ms ({timing.ratio:.1f} x)"
+    speed = f"{by_codes:.1f} ms; float search takes {by_floats:.1f} ms ({timing.ratio:.1f} x)"
     rows = [
-        ("asked", f"{codes.queries:,} queries, a gallery of {codes.gallery:,} images"),
+        ("asked", f"{codes.queries:,} queries in a gallery of {codes.gallery:,} images"),
         ("speed", f"{timing.queries:,} queries in {speed}"),
     ]
     lowest, highest = (f"{value:.2f}" for value in codes.map_range_percent)
     if lowest != highest:
-        rows.append(("ties", f"MAP from {lowest} to {highest}, as tied images are put in order"))
+        rows.append(("ties", f"MAP from {lowest} to {highest}, by the order of tied images"))
     if evaluation.held_out:
         rows.append(("queries", f"{evaluation.held_out} per class, held out of the training split"))
     if epochs is not None:
@@ -124,5 +127,6 @@ def _facts(evaluation: Evaluation, run: Path) -> list[tuple[str, str]]:
         rows.append(("skipped", "report.html and its pictures: pip install matplotlib brings them"))
     else:
         rows.append(("report", str((evaluation.folder or run) / "report.html")))
-    rows.append(("next", f"phpq search {shlex.quote(str(run))} PHOTO"))
+    name = shlex.quote(str(run))
+    rows += [("next", f"phpq search {name} PHOTO"), ("", f"phpq serve {name} --open")]
     return rows

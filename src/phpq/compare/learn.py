@@ -94,7 +94,8 @@ def learn_and_embed(
     rate = _rate(dataset, config, cut)
     waiting = images_to_pass(dataset, config, cut, cache)
     dataset, said = fit_seconds(dataset, seconds, rate=rate, waiting=waiting)
-    recorder.message(said or f"{waiting:,} images pass the trunk")
+    passing = f"{waiting:,} images pass the trunk" if waiting else "the features are there already"
+    recorder.message(said or passing)
     notes = [said] if said else []
     pixels = load_features(dataset, config, cut, reporter=recorder, cache=cache)
     count, remark = _learned_count(dataset, share)

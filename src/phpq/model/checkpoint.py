@@ -187,7 +187,7 @@ def describe_chances(folder: Path, wrong_at_most: float = WRONG_AT_MOST) -> dict
     content = {"known": False, "children": 0, "parents": 0}
     if said is None or said.chances is None:
         need = f"{LEAST_IMAGES} test images of {LEAST_KINDS} kinds"
-        return content | {"why_not": f"phpq train fits them, of this version, to at least {need}"}
+        return content | {"why_not": f"phpq train fits them where there are at least {need}"}
     return content | {"known": True, "by": "model"} | told_shares(said.chances, wrong_at_most)
 
 
