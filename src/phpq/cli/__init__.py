@@ -58,7 +58,8 @@ def _tidied(command: Any, ctx: Any) -> Any:
     """Return a command whose help fills the terminal, without a type behind every flag."""
     paragraphs = inspect.cleandoc(command.help or "").split("\n\n")
     command.help = "\n\n".join(paragraph.replace("\n", " ") for paragraph in paragraphs)
-    for option in (*command.params, command.get_help_option(ctx)):
+    asking = command.get_help_option(ctx) if ctx is not None else None
+    for option in (*command.params, asking):
         if getattr(option, "is_flag", False):
             option.metavar = ""
     for child in getattr(command, "commands", {}).values():
