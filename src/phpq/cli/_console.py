@@ -29,14 +29,14 @@ _REFUSALS = frozenset(
 Device = Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:1 or mps.")]
 Runtime = Annotated[
     str,
-    typer.Option(help="What computes: auto, torch, onnx or int8 (onnx after phpq export --int8)."),
+    typer.Option(help="What runs the model: auto, torch, onnx or int8 (after phpq export --int8)."),
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
 Searchable = Annotated[
     Path,
     typer.Argument(
         metavar="GALLERY|RUN",
-        help="A folder that phpq index wrote, or an evaluated one of phpq train.",
+        help="A folder that phpq index wrote, or an evaluated run of phpq train.",
     ),
 ]
 
