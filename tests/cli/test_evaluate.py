@@ -1,11 +1,12 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 
 import pytest
 
-from command_line import phpq
+from command_line import phpq, tiny_toml
 from finished_runs import copy_run
 from phpq.data import write_plumage
 from tiny_runs import tiny_birds, tiny_config, tiny_train
@@ -59,3 +60,17 @@ def test_new_kinds_have_a_table_of_their_own(
     assert f"{metrics['unseen']['labelled']['16']['all_map']:.2f}" in outcome.out
     assert "with labels" in " ".join(outcome.out.split())
     assert "the general embedding: this model has none" in " ".join(outcome.out.split())
+
+
+def test_a_folder_that_has_changed_since_training_is_said(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    birds = write_plumage(tmp_path / "birds", tiny_birds())
+    options = ("--config", tiny_toml(tmp_path), "--epochs", "1", "--out", "run")
+    assert phpq("train", birds, *options).code == 0
+    assert "has changed" not in phpq("evaluate", "run").err
+    for side in ("train", "test"):
+        folder = min((birds / side).iterdir())
+        shutil.copytree(folder, birds / side / "another")
+    assert "has changed since training" in phpq("evaluate", "run").err

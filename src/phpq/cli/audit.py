@@ -81,7 +81,7 @@ def _facts(found: dict[str, Any], folder: Path) -> list[tuple[str, str]]:
         for each in found["wrong_labels"]
     ]
     share = found["wrong_share"]
-    told = f", about {share:.1%} of all" if share else ""
+    told = f", about {share:.1%} of all" if share and wrong else ""
     rows += _listed("labels", wrong, f"{len(wrong):,} that look wrong{told}")
     far = [f"{each['id']}: {each['label'] or 'no label'}" for each in found["outliers"]]
     rows += _listed("outliers", far, plural(len(far), "image"))

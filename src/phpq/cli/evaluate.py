@@ -14,6 +14,7 @@ from phpq.cli._console import (
     Device,
     Runtime,
     home,
+    messages,
     print_facts,
     print_json,
     progress_bars,
@@ -23,8 +24,10 @@ from phpq.cli._console import (
 )
 
 if TYPE_CHECKING:
+    from phpq.data import Dataset
     from phpq.evaluation.run import Evaluation
     from phpq.evaluation.unseen import UnseenScores
+    from phpq.model.checkpoint import ModelCard
 
 
 def evaluate(
@@ -50,9 +53,10 @@ def evaluate(
     from phpq import api
     from phpq.model.checkpoint import read_card
 
-    origin = read_card(run).dataset
+    card = read_card(run)
     if source is None:
-        dataset = api.open_origin(origin, home=home())
+        dataset = api.open_origin(card.dataset, home=home())
+        _warn_changed(dataset, card)
     else:
         dataset = api.as_dataset(source, home=home())
     with progress_bars() as progress:
@@ -70,6 +74,21 @@ def evaluate(
         print_json(evaluation.to_dict() | {"folder": str(evaluation.folder)})
     else:
         _print(evaluation, run)
+
+
+def _warn_changed(dataset: Dataset, card: ModelCard) -> None:
+    """Say it if the data set of a run has other classes than when it was trained."""
+    from phpq.data import learned_part
+
+    now = learned_part(dataset, card.config.data).class_names
+    if now != card.class_names:
+        messages().print(
+            f"{dataset.name} has changed since training: {len(now):,} classes to learn now, "
+            f"{len(card.class_names):,} learned then, or others by name. Images that the model "
+            "learned from may be among the queries: the scores flatter.",
+            style="yellow",
+            markup=False,
+        )
 
 
 def _print(evaluation: Evaluation, run: Path) -> None:
