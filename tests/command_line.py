@@ -46,9 +46,9 @@ def refused(*arguments: str | Path) -> str:
     assert outcome.out == ""
     assert "Traceback" not in outcome.err
     before, title, message = re.split(r"(error\[[a-z-]+\]: )", outcome.err, maxsplit=1)
-    # Only the settings of a run, or that it measures, may come first, and nothing comes after.
+    # Only what a run reads, and its settings, may come first, and nothing comes after.
     assert title, outcome.err
-    assert before == "" or before.startswith(("method ", "measuring "))
+    assert before == "" or "training and" in before.splitlines()[0]
     return message
 
 

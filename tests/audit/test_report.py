@@ -85,7 +85,7 @@ def test_without_embeddings_the_images_tell_the_same(
     bare = make_own_store(tmp_path / "g", keep_embeddings=False)
     add(bare, write_files(tmp_path / "pictures"), batch_size=256)
     again = audited(bare)
-    assert again.vectors == "images, embedded now"
+    assert again.vectors == "embeddings made now"
     assert again.copies == found.copies
     assert {each.id for each in again.wrong_labels} == {each.id for each in found.wrong_labels}
     shutil.rmtree(tmp_path / "pictures" / "red")

@@ -217,7 +217,7 @@ def test_without_the_token_it_is_asked_for_and_a_read_only_server_says_so(
         page, errors = opened(open_context(), site, token="")
         expect(page.locator(".finding")).to_have_count(2)
         expect(page.locator(".finding button")).to_have_count(0)
-        field = page.get_by_label("give the token of the server")
+        field = page.get_by_label("enter the token of the server")
         field.fill("wrong-token-of-16-signs")
         looked_at(page, pictures, "token", phone=False)
         page.keyboard.press("Enter")

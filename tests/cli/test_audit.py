@@ -48,6 +48,15 @@ def test_findings_are_listed_and_what_was_decided_is_not(folder: Path) -> None:
     assert len(GalleryStore.open(folder)) == len(store) + 1
 
 
+def test_where_nothing_was_found_nothing_is_to_be_decided(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert "--page" in phpq("audit", folder).out
+    nothing = Audit(gallery="g", version=1, images=0, vectors="kept embeddings")
+    monkeypatch.setattr(report, "audit_gallery", lambda *_, **__: nothing)
+    assert "--page" not in phpq("audit", folder).out
+
+
 def test_mistakes_are_said(folder: Path, tmp_path: Path) -> None:
     assert "no decision to undo" in refused("audit", folder, "--undo")
     assert "goes with neither" in refused("audit", folder, "--page", "--json")

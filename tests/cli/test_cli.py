@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import re
 import subprocess
@@ -10,7 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from command_line import phpq
+from command_line import phpq, refused
+from finished_runs import copy_run
 from phpq import __version__
 from phpq.cli import COMMANDS, app, with_address
 from phpq.errors import ConfigError
@@ -45,7 +47,7 @@ def test_alone_it_shows_the_five_commands_that_matter() -> None:
     assert outcome.code == 0
     shown = re.findall(r"^  phpq (\w+)", outcome.out, re.MULTILINE)
     assert shown == ["demo", "train", "index", "search", "serve"]
-    assert all(len(line) <= 110 for line in outcome.out.splitlines())
+    assert all(len(line) <= 80 for line in outcome.out.splitlines())
 
 
 @pytest.mark.parametrize(
@@ -79,6 +81,15 @@ def test_every_command_explains_itself(name: str) -> None:
     outcome = phpq(name, "--help")
     assert outcome.code == 0
     assert "Usage:" in outcome.out
+    assert "<bool>" not in outcome.out  # a flag takes no value
+
+
+def test_help_fills_the_lines_of_a_narrow_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    lines = phpq("gallery", "verify", "--help").out.splitlines()
+    first = next(number for number, line in enumerate(lines) if "A repair sets" in line)
+    words = lines[first + 1].split()
+    assert len(lines[first].strip()) + len(words[0]) > 76  # not broken where the source is
 
 
 def test_wrong_usage_is_exit_code_2() -> None:
@@ -109,6 +120,29 @@ def test_an_error_is_one_message_and_ctrl_c_is_130(monkeypatch: pytest.MonkeyPat
     with pytest.raises(ZeroDivisionError):
         phpq("info")
     assert app.pretty_exceptions_enable is False
+
+
+def test_a_place_that_cannot_be_written_to_is_the_users_to_change(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "file").write_text("")
+    run = copy_run(tmp_path / "run")
+    made = "cannot be used: Not a directory. Name a place"
+    assert made in refused("card", run, "--out", tmp_path / "file" / "card.md")
+    absent = refused("card", run, "--out", tmp_path / "none" / "card.md")
+    assert "none' cannot be used: No such file or directory" in absent
+
+    def fail(number: int) -> None:
+        def write(*_: object, **__: object) -> None:
+            raise OSError(number, "no", str(tmp_path / ".card.md.x1.tmp"))
+
+        monkeypatch.setattr("phpq.files.replacing", write)
+
+    fail(errno.EROFS)
+    assert f"'{tmp_path}' cannot be used" in refused("card", run)
+    fail(errno.EIO)
+    with pytest.raises(OSError, match="no"):
+        phpq("card", run)
 
 
 def test_the_entry_point_in_a_process_of_its_own(tmp_path: Path) -> None:

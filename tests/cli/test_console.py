@@ -58,3 +58,10 @@ def test_the_table_shows_every_setting() -> None:
     assert "crop_ratio=1.33333 " in shown
     for stage in ("data", "model", "quantizer", "loss", "training"):
         assert stage in shown
+
+
+def test_the_table_of_what_was_changed_is_short() -> None:
+    stream = io.StringIO()
+    config = override(RunConfig(), ["quantizer.kappa=3"])
+    Console(file=stream, width=100).print(config_table(config, changed=True))
+    assert stream.getvalue().split() == ["quantizer", "kappa=3"]

@@ -1,17 +1,21 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 
 import pytest
 
-from command_line import phpq
+from command_line import phpq, tiny_toml
 from finished_runs import copy_run
 from phpq.data import write_plumage
 from tiny_runs import tiny_birds, tiny_config, tiny_train
 
 
-def test_the_table_names_the_three_ways_and_the_report(tmp_path: Path) -> None:
+def test_the_table_names_the_three_ways_and_the_report(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
     run = copy_run(tmp_path / "run", evaluated=False)
     outcome = phpq("evaluate", run, "--out", tmp_path / "out")
     assert outcome.code == 0, outcome.err
@@ -23,6 +27,7 @@ def test_the_table_names_the_three_ways_and_the_report(tmp_path: Path) -> None:
     assert "after the last epoch (4); best" in outcome.out
     assert "report.html" in outcome.out
     assert "served" in outcome.out  # a narrow terminal breaks the heading
+    assert "…" not in outcome.out  # and cuts nothing off
     assert f"{metrics['scores']['codes']['precision_at_1_served']:.2f}" in outcome.out
     assert not (run / "evaluation").exists()
     lowest, highest = metrics["scores"]["codes"]["map_range"]
@@ -55,3 +60,17 @@ def test_new_kinds_have_a_table_of_their_own(
     assert f"{metrics['unseen']['labelled']['16']['all_map']:.2f}" in outcome.out
     assert "with labels" in " ".join(outcome.out.split())
     assert "the general embedding: this model has none" in " ".join(outcome.out.split())
+
+
+def test_a_folder_that_has_changed_since_training_is_said(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    birds = write_plumage(tmp_path / "birds", tiny_birds())
+    options = ("--config", tiny_toml(tmp_path), "--epochs", "1", "--out", "run")
+    assert phpq("train", birds, *options).code == 0
+    assert "has changed" not in phpq("evaluate", "run").err
+    for side in ("train", "test"):
+        folder = min((birds / side).iterdir())
+        shutil.copytree(folder, birds / side / "another")
+    assert "has changed since training" in phpq("evaluate", "run").err

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import faiss
@@ -63,6 +64,11 @@ def test_the_gallery_goes_to_faiss_with_its_ids(tmp_path: Path) -> None:
     codes = model.encode(tiny_birds().train)
     _, ours = scan_codes(model.codebooks.lookup_tables(queries), codes, 5)
     np.testing.assert_allclose(scores, ours, atol=1e-5)
+
+
+def test_sizes_are_told_as_people_write_them(tmp_path: Path) -> None:
+    told = phpq("export", copy_run(tmp_path / "run")).out
+    assert re.search(r"^size +[\d.]+ (kB|MB)$", told, re.MULTILINE)
 
 
 def test_what_cannot_be_exported_is_said(tmp_path: Path) -> None:

@@ -121,6 +121,8 @@ def test_an_upgrade_its_way_back_and_its_end(tmp_path: Path) -> None:
     again = phpq("gallery", "upgrade", tmp_path / "g", "--bits", "32", "--json").json()
     assert (again["changed"], again["bits"], again["before"]) == (False, 32, store.version)
     assert f"version {store.version}, for" in phpq("gallery", "info", tmp_path / "g").out
+    assert "rolled back" in phpq("gallery", "upgrade", tmp_path / "g", "--rollback").out
+    assert "rolled back" in phpq("gallery", "upgrade", tmp_path / "g", "--rollback").out
     back = phpq("gallery", "upgrade", tmp_path / "g", "--rollback", "--json").json()
     assert (back["changed"], back["bits"]) == (True, 16)
     assert "version" in phpq("gallery", "upgrade", tmp_path / "g", "--drop-old").out
@@ -157,7 +159,7 @@ def test_labels_are_renamed_and_given(folder: Path) -> None:
 def test_probabilities_are_told_and_parents_set(tmp_path: Path) -> None:
     sure_store(tmp_path / "g")
     told = " ".join(phpq("gallery", "info", tmp_path / "g").out.split())
-    assert "fitted to 120 of its images; at 5% wrong names" in told
+    assert "fitted to 120 of its images; with at most 5% wrong" in told
     table = tmp_path / "parents.csv"
     table.write_text("".join(f"{child},{parent}\n" for child, parent in PARENTS.items()))
     outcome = phpq("gallery", "parents", tmp_path / "g", table)
@@ -166,7 +168,9 @@ def test_probabilities_are_told_and_parents_set(tmp_path: Path) -> None:
     assert (content["children"], content["parents"]) == (8, 5)
     table.write_text("red light,red\nred,red light\n")
     assert "no circle" in refused("gallery", "parents", tmp_path / "g", table)
-    assert "or --clear" in refused("gallery", "parents", tmp_path / "g")
+    assert "; --clear" in refused("gallery", "parents", tmp_path / "g")
+    gone = refused("gallery", "parents", tmp_path / "g", tmp_path / "none.csv")
+    assert gone.endswith("none.csv' cannot be read: No such file or directory.\n")
     cleared = phpq("gallery", "parents", tmp_path / "g", "--clear", "--json").json()
     assert cleared["children"] == 0
     filled(tmp_path / "small", ("red", "green"))
@@ -184,11 +188,12 @@ def test_probabilities_of_a_models_codes_are_told(tmp_path: Path) -> None:
     table.write_text("red light,red\nred dark,red\n")
     content = phpq("gallery", "parents", tmp_path / "g", table, "--json").json()
     assert (content["children"], content["parents"], content["known"]) == (2, 1, False)
+    assert "until then no parent is named" in phpq("gallery", "parents", tmp_path / "g", table).out
     said = Calibration(probabilities=certain(0), parents={"red light": "red"})
     with store.changing():
         store.commit_manifest(
             replace(store.manifest, chances=write_calibration(store.folder, said))
         )
     told = " ".join(phpq("gallery", "info", tmp_path / "g").out.split())
-    assert "fitted to 100 photos; at 5% wrong names 50%" in told
+    assert "fitted to 100 photos; with at most 5% wrong, 50%" in told
     assert "parents 1 name" in told

@@ -56,6 +56,7 @@ def test_mistakes_leave_nothing_behind(birds: Path, tmp_path: Path) -> None:
     assert "--model RUN" in refused("index", gallery, birds)
     assert "no folder" in refused("index", gallery, birds, "--model", "no-run")
     assert not gallery.exists()
+    assert "is not a gallery, and not empty" in refused("index", birds, birds, "--model", run)
     assert phpq("index", gallery, birds, "--model", run).code == 0
     assert "for a new gallery" in refused("index", gallery, birds, "--keep-embeddings")
     other = tmp_path / "other"
@@ -153,3 +154,30 @@ def test_a_gallery_that_owns_its_codebooks(birds: Path, tmp_path: Path) -> None:
     plain = tmp_path / "plain"
     phpq("index", plain, birds, "--model", run)
     assert "--own-codebooks" in refused("index", plain, birds, "--own-codebooks")
+
+
+def test_ids_that_are_not_unique_are_said(birds: Path, tmp_path: Path) -> None:
+    files = sorted(birds.rglob("*.png"))[:4]
+    lines = [f"{file.relative_to(tmp_path)},{n % 2}" for n, file in enumerate(files)]
+    (tmp_path / "t.csv").write_text("\n".join(["path,id", *lines]))
+    run = copy_run(tmp_path / "run")
+    made = phpq("index", tmp_path / "g", tmp_path / "t.csv", "--model", run)
+    assert "2 images had the id of an earlier one" in made.err
+    assert "2 images, 0 labels" in made.out
+
+
+def test_codebooks_for_kinds_that_the_model_learned(birds: Path, tmp_path: Path) -> None:
+    run = copy_run(tmp_path / "run")
+    options = ("--model", run, "--own-codebooks")
+    assert "very images" in phpq("index", tmp_path / "g", birds, *options).out
+    for folder in [one for side in birds.iterdir() for one in side.iterdir()]:
+        folder.rename(folder.with_name("not " + folder.name))
+    assert "very images" not in phpq("index", tmp_path / "h", birds, *options).out
+
+
+def test_where_nothing_could_be_read_there_is_nothing_to_search(tmp_path: Path) -> None:
+    (tmp_path / "birds").mkdir()
+    (tmp_path / "birds" / "a.png").write_bytes(b"no image")
+    made = phpq("index", tmp_path / "g", tmp_path / "birds", "--model", copy_run(tmp_path / "run"))
+    assert "1 left out" in made.out
+    assert "next" not in made.out

@@ -24,11 +24,11 @@ def test_a_table_for_each_photograph(tmp_path: Path) -> None:
     flat = "".join(outcome.out.split())  # a long path is wrapped, wherever that is
     assert "one[a].png" in flat  # no markup
     assert "two.png" in flat
-    assert outcome.out.count("of the hits") == 2
+    assert outcome.out.count("most hits: ") == 2
     content = phpq("search", run, *photos, "--top-k", "2", "--json").json()
     for query in content["queries"]:
         assert (
-            f"{query['verdict']['label']}, with {query['verdict']['share']:.0%} of the hits"
+            f"most hits: {query['verdict']['label']} ({query['verdict']['share']:.0%})"
             in outcome.out
         )
         assert len(query["hits"]) == 2
@@ -44,7 +44,7 @@ def test_a_model_that_knows_its_doubt_says_what_is_sure(tmp_path: Path) -> None:
         assert f"\n{said}" in outcome.out
         assert "same kind" in outcome.out
     told = " ".join(phpq("info", run).out.split())
-    assert "fitted to 100 images that the model did not learn from; at 5% wrong names" in told
+    assert "fitted to 100 images that the model did not learn from; with at most 5% wrong" in told
 
 
 def test_a_gallery_is_searched_with_filters(tmp_path: Path) -> None:
@@ -60,13 +60,15 @@ def test_a_gallery_is_searched_with_filters(tmp_path: Path) -> None:
     outcome = phpq("search", tmp_path / "g", photo, photo, "--top-k", "3", "--where", "label = 'a'")
     assert outcome.code == 0, outcome.err
     assert outcome.out.count("one [a].png") == 2
-    assert outcome.out.count("a, with 100% of the hits") == 2
+    assert outcome.out.count("most hits: a (100%)") == 2
     assert "year" in outcome.out
     outcome = phpq("search", tmp_path / "g", photo, "--where", "id = 'plain'")
     assert "none of the hits has a label" in outcome.out
     assert "year" not in outcome.out
     outcome = phpq("search", tmp_path / "g", photo, "--where", "year > 100")
-    assert "no image of the gallery qualifies" in outcome.out
+    assert "no image passes the filter" in outcome.out
+    outcome = phpq("search", tmp_path / "g", photo, "--offset", "90")
+    assert "--offset 90 skips all 7 hits" in outcome.out
     content = phpq("search", tmp_path / "g", photo, "--json").json()
     assert content["gallery"] == str(tmp_path / "g")
     (query,) = content["queries"]
@@ -97,6 +99,12 @@ def test_why_shows_shares_that_add_up_to_the_score(tmp_path: Path) -> None:
     assert abs(sum(query["hits"][0]["shares"]) - query["hits"][0]["score"]) < 1e-4
 
 
+def test_an_encoder_that_was_not_exported_has_one_remedy(tmp_path: Path) -> None:
+    Gallery.create(tmp_path / "g", copy_run(tmp_path / "run"))
+    said = refused("search", tmp_path / "g", "a.jpg", "--runtime", "int8")
+    assert said.endswith(f"with: phpq export {tmp_path / 'g' / 'model'} --int8\n")
+
+
 def test_a_verdict_by_kinds_says_among_which() -> None:
     kinds = (("wren", 0.996), ("owl", 0.0036), ("jay", 0.0004))
     found = Found((), total=9, best=1.0, kinds=kinds)
@@ -117,15 +125,15 @@ def test_what_is_sure_is_said_in_words() -> None:
     assert _told(found, filtered=False) == "likely wren (72%)\nor owl (4%)"
     unknown = replace(found, sure=Sure(None, None, 0.72, 0.025))
     assert _told(unknown, filtered=True) == (
-        "unknown, perhaps wren: no name is sure enough, if at most 2.5% of the names may be wrong "
-        "(more: --wrong-at-most)\n"
+        "unknown, perhaps wren: no name is sure enough (at most 2.5% of names may be wrong; "
+        "--wrong-at-most allows more)\n"
         "nearest: wren (72%), owl (4%)"
     )
     less = replace(found, known=0.4, sure=Sure(None, None, 0.36, 0.025))
-    assert _told(less, filtered=True).startswith("unknown: no name is sure enough, if at most 2.5%")
+    assert _told(less, filtered=True).startswith("unknown: no name is sure enough (at most 2.5%")
     family = replace(found, sure=Sure("songbird", 1, 0.97, 0.05))
     assert _told(family, filtered=False) == (
-        "likely songbird (97%), which kind is not sure\nnearest: wren (72%), owl (4%)"
+        "likely songbird (97%); the kind is not sure\nnearest: wren (72%), owl (4%)"
     )
 
 

@@ -34,6 +34,12 @@ def test_train_evaluate_search_info(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert "after the last epoch (3); best" in trained.out
     assert "phpq evaluate runs/birds-6" in trained.out
     assert "backbone=test_resnet" in trained.err
+    assert "nucleus_mass" not in trained.err  # as by default
+    birds = tiny_birds()
+    assert trained.err.startswith(
+        f"birds: {len(birds.train)} training and {len(birds.test)} test images of "
+    )
+    assert birds.class_names[0] in trained.err.splitlines()[0]
     assert "epoch   3  MAP" in trained.err
     run = Path("runs/birds-6")
     assert read_card(run).dataset == str(tmp_path / "birds")
@@ -218,7 +224,11 @@ def test_without_a_gpu_the_best_that_ends_in_ten_minutes_is_learned(
     monkeypatch.setattr("phpq.training.choice.measure_choices", None)
     for options in (("--weights", "hub", "--trainable", "last"), ("--weights", "none")):
         phpq("train", "plumage", "--out", tmp_path / "run", *options)
-    assert [one.training.trainable for one, _ in seen[1:]] == ["last", "all"]
+    # Nor is anything measured for a folder that is taken.
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "config.json").write_text("{}")
+    phpq("train", "plumage", "--weights", "hub", "--out", tmp_path / "run")
+    assert [one.training.trainable for one, _ in seen[1:]] == ["last", "all", "all"]
 
 
 def test_a_frozen_backbone_from_measuring_to_search(

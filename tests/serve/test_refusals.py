@@ -62,4 +62,7 @@ def test_an_invalid_field_is_named_with_what_was_seen() -> None:
     assert describe_invalid([{"loc": ("body",), "input": b"\xff"}]) == (
         "body is not allowed: it is not valid."
     )
+    assert describe_invalid([{"loc": ("body", "image"), "type": "missing"}]).startswith(
+        "image is missing."
+    )
     assert describe_invalid([])

@@ -50,9 +50,8 @@ def run(reporter: Reporter, rows: list[dict[str, Any]]) -> None:
 
 def test_an_evaluated_epoch_leaves_a_line_with_everything(screen: Screen) -> None:
     run(screen.reporter, [make_row(1), make_row(2, map=71.239)])
-    for part in ("epoch   2", "MAP 71.24", "loss 1.23", "1,234 img/s", "77 codes", "5 dead"):
+    for part in ("epoch   2", "MAP 71.24", "loss 1.23", "1,234 img/s", "77 codes", "5 codewords"):
         assert part in screen.text
-    assert "6.0 bits" in screen.text
     assert "epoch   1" not in screen.text
 
 
@@ -72,10 +71,23 @@ def test_the_terms_of_the_loss_are_shown_beside_it(screen: Screen) -> None:
     assert "(classification 0.250, embedding 0.500)" in screen.text.replace("\n", " ")
 
 
+def test_a_line_fits_a_narrow_terminal() -> None:
+    output = io.StringIO()
+    row = make_row(100, map=99.0, classification=0.25, embedding=0.5)
+    run(TerminalReporter(Console(file=output, width=80)), [row])
+    assert [line for line in output.getvalue().splitlines() if len(line) > 80] == []
+    assert output.getvalue().count("\n") == 1
+
+
+def test_a_reason_that_names_its_image_names_it_once(screen: Screen) -> None:
+    screen.reporter.skipped([SkippedImage("a/1.jpg", "Cannot read the image 'a/1.jpg': no.")])
+    assert screen.text == "left out: Cannot read the image 'a/1.jpg': no.\n"
+
+
 def test_skipped_images_are_named_up_to_ten(screen: Screen) -> None:
     images = [SkippedImage(f"bird{i}.jpg", "truncated [file]") for i in range(13)]
     screen.reporter.skipped(images)
-    assert "skipped bird0.jpg: truncated [file]" in screen.text
+    assert "left out: bird0.jpg: truncated [file]" in screen.text
     assert "bird9.jpg" in screen.text
     assert "bird10.jpg" not in screen.text
     assert "and 3 more" in screen.text

@@ -88,7 +88,7 @@ def _embed(
 ) -> None:
     """Embed images; one that is gone is decoded from its code, if that does not hold its label."""
     space, width = store.manifest.space, store.manifest.embedding_dim
-    rows.source = "images, embedded now"
+    rows.source = "embeddings made now"
     rows.vectors = np.zeros((len(rows.ids), width), np.float32)
     rows.known[:] = False
     files = [row for row, uri in enumerate(rows.uris) if uri is not None]

@@ -1,12 +1,14 @@
 """The command `phpq`: one file per command, imported when the command is used.
 
-A mistake that the user can fix (any `PhpqError`) is one message on stderr and exit code 2; Ctrl-C
-is exit code 130; anything else is our own mistake and keeps its traceback.
+A mistake that the user can fix (any `PhpqError`, a disk that is full or read-only) is one message
+on stderr and exit code 2; Ctrl-C is exit code 130; anything else is our own mistake and keeps its
+traceback.
 """
 
 from __future__ import annotations
 
 import importlib
+import inspect
 from collections.abc import Sequence
 from typing import Annotated, Any
 
@@ -52,6 +54,19 @@ def with_address(words: Sequence[str]) -> list[str]:
     return done
 
 
+def _tidied(command: Any, ctx: Any) -> Any:
+    """Return a command whose help fills the terminal, without a type behind every flag."""
+    paragraphs = inspect.cleandoc(command.help or "").split("\n\n")
+    command.help = "\n\n".join(paragraph.replace("\n", " ") for paragraph in paragraphs)
+    asking = command.get_help_option(ctx) if ctx is not None else None
+    for option in (*command.params, asking):
+        if getattr(option, "is_flag", False):
+            option.metavar = ""
+    for child in getattr(command, "commands", {}).values():
+        _tidied(child, ctx)
+    return command
+
+
 class _Group(TyperGroup):
     """Finds commands lazily, and turns errors into messages and exit codes."""
 
@@ -67,10 +82,10 @@ class _Group(TyperGroup):
         if not isinstance(target, typer.Typer):
             command = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
             command.command(cmd_name)(target)
-            return typer.main.get_command(command)
+            return _tidied(typer.main.get_command(command), ctx)
         group = typer.main.get_command(target)  # a command with commands of its own
         group.name = cmd_name
-        return group
+        return _tidied(group, ctx)
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Read the words of the command line."""
@@ -78,7 +93,7 @@ class _Group(TyperGroup):
 
     def invoke(self, ctx: Any) -> Any:
         """Run the command that was asked for."""
-        from phpq.cli._console import print_error, report_error
+        from phpq.cli._console import print_error, refused_place, report_error
         from phpq.cli._launch import MISUSE, rank0_reports
         from phpq.errors import EXTRAS, PhpqError, missing_extra
 
@@ -95,6 +110,12 @@ class _Group(TyperGroup):
             if error.name not in EXTRAS:
                 raise
             report_error(missing_extra(error, f"phpq {ctx.invoked_subcommand}"))
+            raise typer.Exit(2) from error
+        except OSError as error:
+            refused = refused_place(error)
+            if refused is None:
+                raise
+            report_error(refused)
             raise typer.Exit(2) from error
         except KeyboardInterrupt as interrupt:
             print_error("interrupted.", str(interrupt))
@@ -119,15 +140,18 @@ def _print_version(wanted: bool) -> None:
 
 # What `phpq` alone shows; every command is in `phpq --help`.
 FIRST = """\
-phpq finds images of the same species, breed or model among look-alikes, in a few bytes per image.
+phpq finds images of the same species, breed or model among look-alikes,
+in a few bytes per image.
 
-  phpq demo                                           see it work: no data, no GPU, no network
-  phpq train birds/ --out runs/birds                  learn; birds/ has one sub-folder a class
-  phpq index birds.gallery birds/ --model runs/birds  put images into a gallery
-  phpq search birds.gallery photo.jpg                 what looks like this photo
-  phpq serve birds.gallery --open                     the same on a web page
+  phpq demo                             see it work: no data, GPU or network
+  phpq train birds/ --out runs/birds    learn; birds/ has one folder per class
+  phpq index birds.gallery birds/ --model runs/birds
+                                        put images into a gallery
+  phpq search birds.gallery photo.jpg   what looks like this photo
+  phpq serve birds.gallery --open       the same on a web page
 
-phpq --help lists all commands, phpq COMMAND --help its options. Something wrong? phpq doctor"""
+All commands: phpq --help. One command: phpq COMMAND --help.
+Something wrong? phpq doctor"""
 
 
 @app.callback(invoke_without_command=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import sys
@@ -19,17 +20,23 @@ if TYPE_CHECKING:
     from phpq.config import RunConfig
     from phpq.errors import PhpqError
 
+# What a system says of a place that it does not let us write to.
+_REFUSALS = frozenset(
+    getattr(errno, name)
+    for name in ("EACCES", "EPERM", "EROFS", "ENOSPC", "EDQUOT", "ENOTDIR", "ENAMETOOLONG")
+)
+
 Device = Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:1 or mps.")]
 Runtime = Annotated[
     str,
-    typer.Option(help="What computes: auto, torch, onnx or int8 (onnx after phpq export --int8)."),
+    typer.Option(help="What runs the model: auto, torch, onnx or int8 (after phpq export --int8)."),
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
 Searchable = Annotated[
     Path,
     typer.Argument(
         metavar="GALLERY|RUN",
-        help="A folder that phpq index wrote, or an evaluated one of phpq train.",
+        help="A folder that phpq index wrote, or an evaluated run of phpq train.",
     ),
 ]
 
@@ -40,8 +47,8 @@ def home() -> Path | None:
     return Path(named).expanduser() if named else None
 
 
-def config_table(config: RunConfig) -> Table:
-    """Lay out every setting, a line or two per stage; what is not the default stands out."""
+def config_table(config: RunConfig, *, changed: bool = False) -> Table:
+    """Lay out every setting, a line or two per stage, or only those that are not the default."""
     from rich.table import Table
     from rich.text import Text
 
@@ -54,11 +61,14 @@ def config_table(config: RunConfig) -> Table:
     for stage, fields in to_dict(config).items():
         text = Text()
         for name, value in fields.items():
+            if changed and value == defaults[stage][name]:
+                continue
             shown = ",".join(map(_plain, value)) if isinstance(value, list) else _plain(value)
             style = "dim" if value == defaults[stage][name] else "bold cyan"
             # No-break: a name and its value stay on one line.
             text.append(f"{name}={shown}".replace(" ", "\N{NO-BREAK SPACE}"), style).append("  ")
-        table.add_row(stage, text)
+        if text:
+            table.add_row(stage, text)
     return table
 
 
@@ -112,6 +122,22 @@ def report_error(error: PhpqError) -> None:
     print_error(f"error[{error.code}]:" if error.code else "error:", str(error))
 
 
+def refused_place(error: OSError) -> PhpqError | None:
+    """Return the message for a place that cannot be written to; None for any other failure."""
+    from phpq.errors import ConfigError
+
+    place = Path(os.fsdecode(error.filename or ""))
+    ours = place.name.startswith(".") and place.suffix == ".tmp"  # beside what the user named
+    place = place.parent if ours else place
+    absent = ours and error.errno == errno.ENOENT
+    if not error.filename or (error.errno not in _REFUSALS and not absent):
+        return None
+    return ConfigError(
+        f"{str(place)!r} cannot be used: {error.strerror}. Name a place that you may write to and "
+        "that has room."
+    )
+
+
 def print_facts(rows: Sequence[tuple[str, str]]) -> None:
     """Write names and values to stdout, a line each, unwrapped: a path can be copied."""
     from rich.text import Text
@@ -144,11 +170,11 @@ def doubt_rows(told: dict[str, Any]) -> list[tuple[str, str]]:
         "model": "images that the model did not learn from",
     }[told["by"]]
     limit = f"{100 * told['wrong_at_most']:g}%"
-    shares = f"{told['named']:.0%} of the photos of its kinds get their kind"
+    shares = f"with at most {limit} wrong, {told['named']:.0%} of photos get their name"
     if told["parents"]:
-        shares += f", {told['answered']:.0%} some name"
+        shares += f", {told['answered']:.0%} that or a parent's"
     fitted = f"fitted to {told['images']:,} {images}"
-    return [("probabilities", f"{fitted}; at {limit} wrong names {shares}"), *parents]
+    return [("probabilities", f"{fitted};"), ("", shares), *parents]
 
 
 def warn_skipped(reasons: Sequence[str]) -> None:

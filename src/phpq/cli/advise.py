@@ -28,14 +28,14 @@ def advise(
     source: Annotated[
         str, typer.Argument(metavar="SOURCE|RUN", help="A data set, or an evaluated run.")
     ],
-    size: Annotated[int, typer.Option(min=1, help="Images of the gallery that is planned.")],
+    size: Annotated[int, typer.Option(min=1, help="Number of images that the gallery will have.")],
     runs: Annotated[
         list[Path] | None,
         typer.Option(help="An evaluated run, or a folder of runs; may be repeated."),
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Say what codes of each length cost and give for a gallery of some size.
+    """Say what each code length costs and gives for a gallery of some size.
 
     MAP, distinct codes and search time are measured; the rest is computed. Without runs nothing can
     be measured, and only the sizes are shown.

@@ -19,7 +19,7 @@ _SHOWN = 10  # of each kind, in the terminal
 def audit(
     folder: Folder,
     where: Annotated[
-        str | None, typer.Option(metavar="EXPR", help="Look at the images that fulfil it alone.")
+        str | None, typer.Option(metavar="EXPR", help="Only images for which this is true.")
     ] = None,
     page: Annotated[
         bool, typer.Option("--page", help="Decide in the browser: keep, relabel, delete, merge.")
@@ -35,8 +35,8 @@ def audit(
 ) -> None:
     """Find copies, wrong labels, outliers, what to label next, and labels that are confused.
 
-    Nothing is changed: a page (--page, or the view Audit of phpq serve --writable) is there to
-    decide, and every decision can be undone. What was decided is not shown again.
+    It changes nothing. Decide on a page (--page, or the view Audit of phpq serve --writable); every
+    decision can be undone, and what was decided is not shown again.
     """
     from phpq.audit.decisions import left_open, list_decisions
     from phpq.audit.decisions import undo as undo_last
@@ -81,7 +81,7 @@ def _facts(found: dict[str, Any], folder: Path) -> list[tuple[str, str]]:
         for each in found["wrong_labels"]
     ]
     share = found["wrong_share"]
-    told = "" if share is None else f", about {share:.1%} of all"
+    told = f", about {share:.1%} of all" if share and wrong else ""
     rows += _listed("labels", wrong, f"{len(wrong):,} that look wrong{told}")
     far = [f"{each['id']}: {each['label'] or 'no label'}" for each in found["outliers"]]
     rows += _listed("outliers", far, plural(len(far), "image"))
@@ -90,7 +90,10 @@ def _facts(found: dict[str, Any], folder: Path) -> list[tuple[str, str]]:
     pairs = [f"{' / '.join(each['labels'])}: {each['share']:.0%}" for each in found["confused"]]
     rows += _listed("confused", pairs, plural(len(pairs), "pair") + " of labels")
     rows += [("note", note) for note in found["notes"]]
-    return [*rows, ("decide", f"phpq audit {shlex.quote(str(folder))} --page")]
+    kinds = ("copies", "wrong_labels", "outliers", "to_label", "confused")
+    if any(found[kind] for kind in kinds):
+        rows.append(("next", f"phpq audit {shlex.quote(str(folder))} --page   decide on each"))
+    return rows
 
 
 def _listed(name: str, lines: list[str], summary: str) -> list[tuple[str, str]]:

@@ -22,7 +22,7 @@ def card(
     ] = "",
     as_json: AsJson = False,
 ) -> None:
-    """Write a model card: data, recipe, results on seen and unseen kinds, bytes, terms, limits."""
+    """Write a model card: data, recipe, results on seen and unseen kinds, licence and limits."""
     from phpq.model.sharing import write_model_card
 
     path = write_model_card(run, out=out, licence=licence)

@@ -42,7 +42,7 @@ def compare(
         typer.Option(metavar="NAME", help="A pretrained network; phpq info --trunks lists them."),
     ] = None,
     backbone: Annotated[
-        str | None, typer.Option(help="A timm model, as resnet50. (default: resnet18)")
+        str | None, typer.Option(help="A timm model, such as resnet50. (default: resnet18)")
     ] = None,
     weights: Annotated[
         str | None,
@@ -80,10 +80,10 @@ def compare(
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Compare phpq with what else could be used on the same images, and say what to use.
+    """Compare phpq with its alternatives on your images, and say which to use.
 
-    Float search, binary codes, RaBitQ, PQ, OPQ, IVFPQ, HNSW, classifiers and phpq: quality, bytes
-    and speed of each, on one page. Without --model, phpq learns here, over the frozen trunk.
+    One page shows quality, bytes and speed of float search, binary codes, RaBitQ, PQ, OPQ, IVFPQ,
+    HNSW, classifiers and phpq. Without --model, phpq learns here, over the frozen trunk.
     """
     if trunk is not None and backbone is not None:
         raise typer.BadParameter("it names a backbone already.", param_hint="--trunk")

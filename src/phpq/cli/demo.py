@@ -17,13 +17,13 @@ def demo(
     out: Annotated[Path, typer.Option(help="Folder for the report and the runs.")] = Path(
         "phpq-demo"
     ),
-    seed: Annotated[int, typer.Option(min=0, help="Draws other birds, starts elsewhere.")] = 0,
+    seed: Annotated[int, typer.Option(min=0, help="Draw other birds, and start elsewhere.")] = 0,
     quick: Annotated[
-        bool, typer.Option("--quick", help="Seconds: everything runs, nothing is learned.")
+        bool, typer.Option("--quick", help="Takes seconds: everything runs, nothing is learned.")
     ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print metrics.json as well.")] = False,
 ) -> None:
-    """Learn to search drawn birds and write a report: no data, no network, no GPU, two minutes."""
+    """See it work in minutes, without data, network or GPU: learn drawn birds, write a report."""
     from phpq.demo import run_demo
     from phpq.training import TerminalReporter
 

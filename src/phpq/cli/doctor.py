@@ -19,7 +19,7 @@ def doctor(
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Show versions, devices, memory, caches and what is missing for what; or explain an error."""
+    """Show versions, devices, memory, caches and what is not installed; or explain an error."""
     if code is not None:
         _explain(code, as_json=as_json)
         return

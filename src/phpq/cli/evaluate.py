@@ -14,6 +14,7 @@ from phpq.cli._console import (
     Device,
     Runtime,
     home,
+    messages,
     print_facts,
     print_json,
     progress_bars,
@@ -23,8 +24,10 @@ from phpq.cli._console import (
 )
 
 if TYPE_CHECKING:
+    from phpq.data import Dataset
     from phpq.evaluation.run import Evaluation
     from phpq.evaluation.unseen import UnseenScores
+    from phpq.model.checkpoint import ModelCard
 
 
 def evaluate(
@@ -39,20 +42,21 @@ def evaluate(
     own_codebooks: Annotated[
         bool,
         typer.Option(
-            "--own-codebooks", help="Also by codebooks of the gallery's own, with its labels."
+            "--own-codebooks", help="Also measure codebooks fitted to the gallery and its labels."
         ),
     ] = False,
     device: Device = "auto",
     runtime: Runtime = "auto",
     as_json: AsJson = False,
 ) -> None:
-    """Measure the search of a run: MAP, P@N and speed, beside float search and post-hoc PQ."""
+    """Measure how well a run searches: MAP, P@N and speed, beside float search and PQ."""
     from phpq import api
     from phpq.model.checkpoint import read_card
 
-    origin = read_card(run).dataset
+    card = read_card(run)
     if source is None:
-        dataset = api.open_origin(origin, home=home())
+        dataset = api.open_origin(card.dataset, home=home())
+        _warn_changed(dataset, card)
     else:
         dataset = api.as_dataset(source, home=home())
     with progress_bars() as progress:
@@ -72,16 +76,34 @@ def evaluate(
         _print(evaluation, run)
 
 
+def _warn_changed(dataset: Dataset, card: ModelCard) -> None:
+    """Say it if the data set of a run has other classes than when it was trained."""
+    from phpq.data import learned_part
+
+    now = learned_part(dataset, card.config.data).class_names
+    if now != card.class_names:
+        messages().print(
+            f"{dataset.name} has changed since training: {len(now):,} classes to learn now, "
+            f"{len(card.class_names):,} learned then, or others by name. Images that the model "
+            "learned from may be among the queries: the scores flatter.",
+            style="yellow",
+            markup=False,
+        )
+
+
 def _print(evaluation: Evaluation, run: Path) -> None:
     from phpq.evaluation.page import score_cells
 
-    names = ("bytes/image", *score_cells(evaluation.codes))
+    shown = [name for name in score_cells(evaluation.codes) if name != "P@1 as added"]
+    names = ("bytes", *shown)  # the report has all
     title = f"{evaluation.dataset}, {evaluation.bits} bits"
     table = table_of(title, names, first="search over")
     for name, scores in evaluation.ways.items():
-        numbers = (f"{value:.2f}" for value in score_cells(scores).values())
+        cells = score_cells(scores)
+        numbers = (f"{cells[name]:.2f}" for name in shown)
         style = "bold" if scores is evaluation.codes else None
         table.add_row(name, f"{scores.bytes_per_image:,}", *numbers, style=style)
+    table.columns[0].overflow = "fold"
     results().print(table)
     if evaluation.unseen is not None:
         _print_new_kinds(evaluation.unseen)
@@ -104,14 +126,14 @@ def _print_new_kinds(unseen: UnseenScores) -> None:
 def _facts(evaluation: Evaluation, run: Path) -> list[tuple[str, str]]:
     codes, timing, epochs = evaluation.codes, evaluation.timing, evaluation.epochs
     by_codes, by_floats = 1000 * timing.code_seconds, 1000 * timing.float_seconds
-    speed = f"{by_codes:.1f} ms; float search {by_floats:.1f} ms ({timing.ratio:.1f} x)"
+    speed = f"{by_codes:.1f} ms; float search takes {by_floats:.1f} ms ({timing.ratio:.1f} x)"
     rows = [
-        ("asked", f"{codes.queries:,} queries, a gallery of {codes.gallery:,} images"),
+        ("asked", f"{codes.queries:,} queries in a gallery of {codes.gallery:,} images"),
         ("speed", f"{timing.queries:,} queries in {speed}"),
     ]
     lowest, highest = (f"{value:.2f}" for value in codes.map_range_percent)
     if lowest != highest:
-        rows.append(("ties", f"MAP from {lowest} to {highest}, as tied images are put in order"))
+        rows.append(("ties", f"MAP from {lowest} to {highest}, by the order of tied images"))
     if evaluation.held_out:
         rows.append(("queries", f"{evaluation.held_out} per class, held out of the training split"))
     if epochs is not None:
@@ -124,5 +146,6 @@ def _facts(evaluation: Evaluation, run: Path) -> list[tuple[str, str]]:
         rows.append(("skipped", "report.html and its pictures: pip install matplotlib brings them"))
     else:
         rows.append(("report", str((evaluation.folder or run) / "report.html")))
-    rows.append(("next", f"phpq search {shlex.quote(str(run))} PHOTO"))
+    name = shlex.quote(str(run))
+    rows += [("next", f"phpq search {name} PHOTO"), ("", f"phpq serve {name} --open")]
     return rows

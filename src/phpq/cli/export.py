@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -9,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from phpq.cli._console import AsJson, home, is_gallery, print_result
+from phpq.cli.gallery import readable_bytes
 from phpq.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -43,7 +45,7 @@ def export(
     int8: Annotated[
         bool,
         typer.Option(
-            "--int8", help="The encoder in small numbers, calibrated on images of its data set."
+            "--int8", help="The encoder in 8-bit integers, calibrated on images of its data set."
         ),
     ] = False,
     images: Annotated[
@@ -52,7 +54,7 @@ def export(
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Take the encoder or the index to where your stack is."""
+    """Write the encoder as ONNX, or the codes as a faiss index, for use elsewhere."""
     if (int8 and form is not Format.onnx) or (images is not None and not int8):
         raise ConfigError("--int8 is for --format onnx, and --images for --int8.")
     if form is Format.faiss:
@@ -61,7 +63,12 @@ def export(
         facts = _int8(target, out, images)
     else:
         facts = _onnx(target, out, "general" if form is Format.general else "learned")
-    rows = [(name, str(value)) for name, value in facts.items()]
+    rows = [(name, str(value)) for name, value in facts.items() if name != "bytes"]
+    if "bytes" in facts:
+        rows.insert(2, ("size", readable_bytes(float(str(facts["bytes"])))))
+    if int8 and out is None:
+        command = f"phpq search {shlex.quote(str(target))} PHOTO --runtime int8"
+        rows.append(("next", f"{command}   serve takes it too"))
     print_result(facts, rows, as_json=as_json)
 
 

@@ -32,13 +32,14 @@ Folder = Annotated[Path, typer.Argument(metavar="GALLERY", help="A folder that p
 @gallery.command()
 def info(folder: Folder, as_json: AsJson = False) -> None:
     """Show how many images, labels and columns there are, and what they take."""
-    from phpq.gallery.export import describe_store
+    from phpq.gallery.export import describe_store, folder_bytes
     from phpq.gallery.store import GalleryStore
 
     content = describe_store(GalleryStore.open(folder))
     columns = [f"{name} ({kind})" for name, kind in content["metadata"].items()]
     codes = f"{content['bits']} bits, {content['distinct_codes']:,} distinct"
     size, files = readable_bytes(content["disk_bytes"]), plural(content["files"], "data file")
+    models = sum(folder_bytes(folder / name) for name in ("model", "models"))
     rows = [
         ("gallery", content["gallery"]),
         ("images", f"{content['images']:,} ({content['unlabelled']:,} without a label)"),
@@ -46,7 +47,7 @@ def info(folder: Folder, as_json: AsJson = False) -> None:
         ("codes", f"{codes}, {readable_bytes(content['code_bytes'])}"),
         ("filters", ", ".join(["id (string)", "uri (string)", "label (string)", *columns])),
         ("embeddings", "kept, for --rerank" if content["embeddings"] else "not kept"),
-        ("disk", f"{size} in {files}"),
+        ("disk", f"{size}, {readable_bytes(models)} of it the model; {files}"),
         ("created", f"{content['created']}, version {content['version']:,} now"),
         ("model", content["model_fingerprint"][:16]),
     ]
@@ -67,8 +68,9 @@ def _own_rows(content: dict[str, Any], folder: Path) -> list[tuple[str, str]]:
     told = f"its own, fitted to {plural(fit['fitted_rows'], 'image')}, {known}"
     rows = [("codebooks", told)]
     if content["bytes_per_image"] is not None:
-        each = f"{content['bytes_per_image']:.1f} bytes per image"
-        rows.append(("cost", f"{each}, with {readable_bytes(content['codebook_bytes'])} for all"))
+        each = f"{content['bytes_per_image']:,.1f} bytes per image"
+        shared = f"{readable_bytes(content['codebook_bytes'])} of codebooks"
+        rows.append(("cost", f"{each}, counting {shared} that all images share"))
     now = fit["distortion"]
     measured = "not known without embeddings" if now is None else f"{now:.4f} now"
     rows.append(("distortion", f"{fit['distortion_at_fit']:.4f} at the fit, {measured}"))
@@ -81,16 +83,16 @@ def _own_rows(content: dict[str, Any], folder: Path) -> list[tuple[str, str]]:
 def calibrate(
     folder: Folder,
     photos: Annotated[
-        str, typer.Argument(metavar="PHOTOS", help="Labelled photos that the gallery lacks.")
+        str, typer.Argument(metavar="PHOTOS", help="Labelled photos that are not in the gallery.")
     ],
     device: Device = "auto",
     as_json: AsJson = False,
 ) -> None:
-    """Fit probabilities of answers to labelled photos that the gallery does not hold.
+    """Fit the probabilities of answers to labelled photos that the gallery does not hold.
 
-    Without, codebooks of its own are fitted to its images, which is too sure where the model
-    learned from these; a refit does that again. With those of a model, what was fitted when the
-    model was made holds.
+    Without it, probabilities come from the training of the model, or, with --own-codebooks, from
+    the images of the gallery, which mislead if the model learned from them. A refit of codebooks
+    goes back to these.
     """
     from phpq.gallery.calibration import calibrate as fit_chances
     from phpq.gallery.store import GalleryStore
@@ -108,26 +110,32 @@ def parents(
     ] = None,
     column: Annotated[
         list[str] | None,
-        typer.Option(metavar="NAME", help="A column that says it; again for what that belongs to."),
+        typer.Option(
+            metavar="NAME", help="Or a column that has the parent; repeat for the parent's parent."
+        ),
     ] = None,
     clear: Annotated[bool, typer.Option("--clear", help="Take all parents away.")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Say what labels belong to: a kind that is not sure is named by its genus or family.
+    """Say what labels belong to, so that a photo of an unsure species still gets its family.
 
-    A parent may have a parent. Probabilities of a gallery's own codebooks are fitted anew, to its
-    images; with those of a model, `phpq gallery calibrate` fits those of parents.
+    A parent may have a parent. A gallery with its own codebooks fits its probabilities anew at
+    once; for any other, run phpq gallery calibrate next.
     """
     from phpq.gallery.calibration import read_parents, set_parents
     from phpq.gallery.store import GalleryStore
 
     if sum((table is not None, bool(column), clear)) != 1:
         raise ConfigError(
-            "Give one of a FILE.csv with lines of label,parent, --column NAME, or --clear."
+            "Give one of these: a FILE.csv with lines of label,parent; --column NAME; --clear."
         )
     said = column or (read_parents(table) if table else {})
-    told = set_parents(GalleryStore.open(folder), said)
+    store = GalleryStore.open(folder)
+    told = set_parents(store, said)
     rows = [("children", plural(told["children"], "name")), *doubt_rows(told)]
+    if told["children"] and not store.manifest.owns_codebooks:
+        command = f"phpq gallery calibrate {shlex.quote(str(folder))} PHOTOS/"
+        rows.append(("next", f"{command}   until then no parent is named"))
     print_result(told, rows, as_json=as_json)
 
 
@@ -137,20 +145,24 @@ def refit(
     trust: Annotated[
         float | None, typer.Option(min=0, max=1, help="How far labels are trusted, 0 to 1.")
     ] = None,
-    bits: Annotated[int | None, typer.Option(help="Of a code, a multiple of 8.")] = None,
+    bits: Annotated[
+        int | None, typer.Option(metavar="N", help="New code length, a multiple of 8.")
+    ] = None,
     device: Device = "auto",
     as_json: AsJson = False,
 ) -> None:
-    """Fit a gallery's own codebooks to what it holds now, and encode all images anew.
+    """Fit the codebooks of a gallery to what it holds now, and encode all images anew.
 
-    From kept embeddings, or else from the images. The old version is served until the new one is
-    whole. A refit that was interrupted goes on where it stopped when it is run again.
+    It works from kept embeddings, or else from the images. The old version is served until the new
+    one is whole. A refit that was interrupted goes on where it stopped when it is run again.
     """
+    from phpq.gallery.calibration import describe
     from phpq.gallery.refit import refit as fit_again
     from phpq.gallery.store import GalleryStore
 
     store = GalleryStore.open(folder)
     load = partial(_load, store, device)
+    photos = store.manifest.owns_codebooks and describe(store).get("by") == "photos"
     with progress_bars() as progress:
         report = fit_again(store, load, trust=trust, bits=bits, progress=progress)
     rows = [
@@ -160,6 +172,9 @@ def refit(
     if report.from_codes:
         gone = f"{plural(report.from_codes, 'image')}, whose files are gone or have changed"
         rows.append(("from codes", gone))
+    if photos:
+        again = f"phpq gallery calibrate {shlex.quote(str(folder))} PHOTOS/"
+        rows.append(("next", f"{again}   probabilities rest on its images again"))
     print_result(report.to_dict(), rows, as_json=as_json)
 
 
@@ -176,10 +191,11 @@ def upgrade(
         str | None, typer.Option(metavar="RUN", help="The new model: a run, or a model folder.")
     ] = None,
     bits: Annotated[
-        int | None, typer.Option(help="Of a code of the gallery's own codebooks.")
+        int | None,
+        typer.Option(metavar="N", help="New code length, for a gallery's own codebooks."),
     ] = None,
     drop_missing: Annotated[
-        bool, typer.Option("--drop-missing", help="Leave images out whose files are gone.")
+        bool, typer.Option("--drop-missing", help="Leave out images whose files are gone.")
     ] = False,
     rollback: Annotated[
         bool, typer.Option("--rollback", help="Go back to the version before; again: forward.")
@@ -226,17 +242,15 @@ def upgrade(
                 drop_missing=drop_missing,
                 progress=progress,
             )
-    print_result(report.to_dict(), _upgrade_rows(report, folder), as_json=as_json)
+    done = "rolled back" if rollback else "upgraded" if report.changed else "unchanged"
+    rows = [(done, f"{plural(report.images, 'image')}, {report.bits} bits each")]
+    rows += _upgrade_rows(report, folder)
+    print_result(report.to_dict(), rows, as_json=as_json)
 
 
 def _upgrade_rows(report: UpgradeReport, folder: Path) -> list[tuple[str, str]]:
     """Tell what a gallery is after an upgrade, or after a rollback."""
-    codes = f"{plural(report.images, 'image')}, {report.bits} bits each"
-    rows = [
-        ("upgraded" if report.changed else "as asked for", codes),
-        ("model", report.model[:16]),
-        ("version", f"{report.version:,}"),
-    ]
+    rows = [("model", report.model[:16]), ("version", f"{report.version:,}")]
     rows += [("left out", name) for name in report.dropped[:20]]
     if len(report.dropped) > 20:
         rows.append(("", f"... and {len(report.dropped) - 20:,} more"))
@@ -287,9 +301,11 @@ def relabel(
 @gallery.command()
 def delete(
     folder: Folder,
-    ids: Annotated[list[str] | None, typer.Argument(metavar="ID...", help="Ids.")] = None,
+    ids: Annotated[
+        list[str] | None, typer.Argument(metavar="ID", help="Images of the gallery.")
+    ] = None,
     where: Annotated[
-        str | None, typer.Option(metavar="EXPR", help="All images that fulfil it.")
+        str | None, typer.Option(metavar="EXPR", help="All images for which this is true.")
     ] = None,
     as_json: AsJson = False,
 ) -> None:
@@ -327,7 +343,7 @@ def verify(
     repair: Annotated[bool, typer.Option("--repair", help="Fix what can be fixed.")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Read everything and compare it with what was written; exit code 1 if something is wrong.
+    """Check every file and code against what was written; exit code 1 if something is wrong.
 
     A repair sets broken files aside, goes back to the last good version, encodes again what lost
     its code, and names what had to be dropped.

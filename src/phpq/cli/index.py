@@ -15,11 +15,12 @@ from phpq.cli._console import (
     Device,
     Runtime,
     is_gallery,
+    messages,
     print_result,
     progress_bars,
     warn_skipped,
 )
-from phpq.cli.gallery import readable_bytes
+from phpq.cli.gallery import plural, readable_bytes
 from phpq.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -28,36 +29,41 @@ if TYPE_CHECKING:
 
 
 def index(
-    gallery: Annotated[Path, typer.Argument(help="The gallery folder; made if it is not there.")],
+    gallery: Annotated[
+        Path,
+        typer.Argument(metavar="GALLERY", help="The gallery folder; made if it is not there."),
+    ],
     source: Annotated[
         str,
         typer.Argument(
+            metavar="SOURCE",
             help="A folder of images (sub-folders are labels), a CSV, TSV, Parquet or Lance table "
             "with a column `path` or `image`, a .txt list, one image, a URI of any of these, "
-            "cub200, dogs120 or plumage."
+            "cub200, dogs120 or plumage.",
         ),
     ],
     model: Annotated[
         str | None,
-        typer.Option(metavar="RUN", help="The run whose model encodes; needed for a new gallery."),
+        typer.Option(metavar="RUN", help="The run whose model to use; needed for a new gallery."),
     ] = None,
     own_codebooks: Annotated[
         bool,
         typer.Option(
             "--own-codebooks",
-            help="A new gallery fits codebooks of its own to its images and labels: for kinds of "
-            "things that the model never saw.",
+            help="Fit codebooks to the images and labels of a new gallery: for kinds of things "
+            "that the model never saw.",
         ),
     ] = False,
     bits: Annotated[
-        int | None, typer.Option(help="Of a code, with --own-codebooks; 64 by default.")
+        int | None,
+        typer.Option(metavar="N", help="Code length, with --own-codebooks. (default: 64)"),
     ] = None,
     keep_embeddings: Annotated[
         bool | None,
         typer.Option(
             "--keep-embeddings/--no-embeddings",
-            help="Keep float16 embeddings, for --rerank and refits; by default with "
-            "--own-codebooks.",
+            help="Keep float16 embeddings, for --rerank and refits. (default: only with "
+            "--own-codebooks)",
             show_default=False,
         ),
     ] = None,
@@ -65,10 +71,14 @@ def index(
         bool, typer.Option("--prune", help="Delete images whose files are gone from the folder.")
     ] = False,
     replace: Annotated[
-        bool, typer.Option("--replace", help="Let an id move to another file that is here too.")
+        bool, typer.Option("--replace", help="Let an id that names one file name another.")
     ] = False,
-    prefix: Annotated[str, typer.Option(help="Text before every id, as in 2024/")] = "",
-    batch_size: Annotated[int, typer.Option(min=1, help="Images encoded at once.")] = 64,
+    prefix: Annotated[
+        str, typer.Option(metavar="TEXT", help="Put this before every id, as in 2024/")
+    ] = "",
+    batch_size: Annotated[
+        int, typer.Option(metavar="N", min=1, help="Images encoded at once.")
+    ] = 64,
     device: Device = "auto",
     runtime: Runtime = "auto",
     ray: Annotated[
@@ -81,10 +91,10 @@ def index(
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Encode images into a gallery: only what is new or has changed.
+    """Put images into a gallery: run it again, and only what is new or has changed is encoded.
 
-    What is done is kept when the command is interrupted; run it again to go on. Images that cannot
-    be read are named and left out.
+    If it is interrupted, what was done is kept: run it again to go on. Images that cannot be read
+    are named and left out.
     """
     start = time.monotonic()
     # The GPUs are for the actors.
@@ -96,7 +106,7 @@ def index(
         from phpq.cluster.encoding import ray_engine
 
         cluster = ray_engine(gallery, ray, device=device)
-    write = opened.upsert if replace else opened.add
+    write, empty = opened.upsert if replace else opened.add, not len(opened)
     try:
         with cluster as engine, progress_bars() as progress:
             report = write(
@@ -109,6 +119,12 @@ def index(
     opened.copy()
     warn_skipped([image.reason for image in report.skipped])
     content = report.to_dict() | {"deleted": deleted, "images": len(opened)}
+    if empty and report.replaced:
+        messages().print(
+            f"{plural(report.replaced, 'image')} had the id of an earlier one and took its place: "
+            "give every image an id of its own.",
+            style="yellow",
+        )
     rows = _rows(opened, report, deleted, time.monotonic() - start)
     print_result({"gallery": str(gallery)} | content, rows, as_json=as_json)
 
@@ -143,6 +159,11 @@ def _open(
                 "out --model to go on with its own, or index into another folder."
             )
         return opened
+    if folder.is_file() or (folder.is_dir() and any(folder.iterdir())):
+        raise ConfigError(
+            f"{str(folder)!r} is not a gallery, and not empty. Name a gallery, or a folder that "
+            "does not exist yet, as in birds.gallery."
+        )
     if model is None:
         raise ConfigError(
             f"There is no gallery {str(folder)!r} yet. Say which model makes it: "
@@ -195,14 +216,28 @@ def _rows(
     )
     shown = [f"{count:,} {name}" for count, name in changes if count]
     info = gallery.info()
+    name = shlex.quote(str(gallery.path))
     size = f"{info['bits']} bits each: {readable_bytes(info['code_bytes'])} of codes"
     fitted = [("codebooks", "fitted anew to what the gallery holds")] if report.refitted else []
     if due := info.get("fit", {}).get("due"):
-        command = f"phpq gallery refit {shlex.quote(str(gallery.path))}"
-        fitted = [("refit", f"due, {due}: {command}")]
+        fitted = [("refit", f"due, {due}: phpq gallery refit {name}")]
+    if report.added and _knows_kinds(gallery):
+        fitted.append(("note", "The model learned kinds of these names. If it learned from these"))
+        fitted.append(("", "very images, answers are too often unknown: fit them to other photos"))
+        fitted.append(("", f"with phpq gallery calibrate {name} PHOTOS/"))
+    images, labels = plural(info["images"], "image"), plural(info["labels"], "label")
+    search = [("next", f"phpq search {name} PHOTO"), ("", f"phpq serve {name} --open")]
     return [
         ("indexed", f"{', '.join(shown) or 'nothing'}, in {seconds:.1f} s"),
-        ("gallery", f"{info['images']:,} images, {info['labels']:,} labels, {size}"),
+        ("gallery", f"{images}, {labels}, {size}"),
         *fitted,
-        ("next", f"phpq search {shlex.quote(str(gallery.path))} PHOTO"),
+        *(search if info["images"] else []),
     ]
+
+
+def _knows_kinds(gallery: Gallery) -> bool:
+    """Tell whether most images of a gallery with its own codebooks are of kinds of its model."""
+    if not gallery.manifest.owns_codebooks or not gallery.model.class_names:
+        return False
+    names = ", ".join("'" + name.replace("'", "''") + "'" for name in gallery.model.class_names)
+    return gallery.count(f"label IN ({names})") > len(gallery) / 2

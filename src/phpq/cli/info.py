@@ -41,7 +41,7 @@ def info(
     ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Show versions and devices, or how a run went, or what a data set holds."""
+    """Show this machine, or what a run, a gallery or a data set holds."""
     if trunks:
         if what is not None:
             raise typer.BadParameter("give nothing else with it.", param_hint="--trunks")

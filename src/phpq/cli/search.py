@@ -30,17 +30,17 @@ _NO_LABEL = "none of the hits has a label"
 def search(
     target: Searchable,
     images: Annotated[
-        list[Path] | None, typer.Argument(metavar="IMAGE...", help="Image files.")
+        list[Path] | None, typer.Argument(metavar="IMAGE", help="Image files.")
     ] = None,
     together: Annotated[
-        bool, typer.Option("--together", help="The images show one thing: one query of all.")
+        bool, typer.Option("--together", help="All images show one thing: search with all at once.")
     ] = False,
     box: Annotated[
         list[str] | None,
         typer.Option(
             metavar="X0,Y0,X1,Y1",
-            help="The part of the image that is meant, in pixels; of several images one for each. "
-            "'auto' is the part that phpq suggests, 'whole' all of it.",
+            help="Search with this part of the image, in pixels; give one for each image. 'auto' "
+            "takes the part that phpq suggests, 'whole' all of it.",
         ),
     ] = None,
     more: Annotated[
@@ -49,13 +49,13 @@ def search(
     less: Annotated[
         list[str] | None, typer.Option(metavar="ID", help="Less like this image of the gallery.")
     ] = None,
-    top_k: Annotated[int, typer.Option(min=1, help="Hits per image.")] = 10,
-    offset: Annotated[int, typer.Option(min=0, help="Better hits to skip.")] = 0,
+    top_k: Annotated[int, typer.Option(metavar="K", min=1, help="Hits per image.")] = 10,
+    offset: Annotated[int, typer.Option(metavar="N", min=0, help="Skip the first N hits.")] = 0,
     where: Annotated[
         str | None,
         typer.Option(
             metavar="EXPR",
-            help="Only images of the gallery that fulfil it: \"label = 'wren' AND year > 2020\"",
+            help="Only images for which this is true: \"label = 'wren' AND year > 2020\"",
         ),
     ] = None,
     rerank: Annotated[
@@ -70,7 +70,7 @@ def search(
         str,
         typer.Option(
             metavar="PERCENT",
-            help="Of the names given, how many may be wrong; what is less sure is unknown.",
+            help="How many of the names given may be wrong; what is less sure is called unknown.",
         ),
     ] = _WRONG_AT_MOST,
     why: Annotated[
@@ -118,7 +118,8 @@ def search(
         names = [str(photo) for photo in photos]
     if wrong_at_most != _WRONG_AT_MOST and all(found.sure is None for found in answers):
         messages().print(
-            "--wrong-at-most changes nothing: this gallery does not know how likely it is right.",
+            "--wrong-at-most changes nothing: this gallery has no probabilities. Fit them with "
+            "phpq gallery calibrate.",
             style="yellow",
         )
     explained = None if queries is None or not why else _shares(gallery, queries, answers)
@@ -129,7 +130,7 @@ def search(
         print_json({"gallery": str(target), "queries": found})
         return
     for name, hits, shares in asked:
-        _print_hits(name, hits, shares, filtered=where is not None)
+        _print_hits(name, hits, shares, filtered=where is not None, skipped=offset)
 
 
 def _boxed(gallery: Gallery, photos: list[Path], texts: list[str]) -> list[Path | Image.Image]:
@@ -176,10 +177,15 @@ def _shares(
     ]
 
 
-def _print_hits(image: str, found: Found, shares: list[Shares] | None, *, filtered: bool) -> None:
+def _print_hits(
+    image: str, found: Found, shares: list[Shares] | None, *, filtered: bool, skipped: int
+) -> None:
     console = results()
     if not found:
-        console.print(f"{image}: no image of the gallery qualifies.\n", soft_wrap=True)
+        why = "no image passes the filter" if filtered else "the gallery is empty"
+        if found.total:
+            why = f"--offset {skipped} skips all {found.total:,} hits"
+        console.print(f"{image}: {why}.\n", soft_wrap=True)
         return
     # Not as the title of the table: that would be wrapped to its width.
     console.print(image, style="bold", soft_wrap=True)
@@ -193,7 +199,7 @@ def _told(found: Found, *, filtered: bool) -> str:
     if verdict is None:
         return _NO_LABEL
     if verdict.by == "hits":
-        return f"{verdict.label}, with {verdict.share:.0%} of the hits"
+        return f"most hits: {verdict.label} ({verdict.share:.0%})"
     if verdict.sure is not None:
         return _surely(verdict, verdict.sure)
     if not verdict.runners_up:
@@ -215,12 +221,12 @@ def _surely(verdict: Verdict, sure: Sure) -> str:
         return f"likely {listed[0]}{others}"
     nearest = f"nearest: {', '.join(listed)}"
     if sure.label is None:
-        accepted = f"{100 * sure.wrong_at_most:g}% of the names may be wrong"
+        accepted = f"at most {100 * sure.wrong_at_most:g}% of names may be wrong"
         # More likely than not, and still too little for what the caller accepts.
         perhaps = f", perhaps {verdict.label}" if sure.probability >= 0.5 else ""
-        more = " (more: --wrong-at-most)" if sure.wrong_at_most < 1 else ""
-        return f"unknown{perhaps}: no name is sure enough, if at most {accepted}{more}\n{nearest}"
-    return f"likely {sure.label} ({_likely(sure.probability)}), which kind is not sure\n{nearest}"
+        more = "; --wrong-at-most allows more" if sure.wrong_at_most < 1 else ""
+        return f"unknown{perhaps}: no name is sure enough ({accepted}{more})\n{nearest}"
+    return f"likely {sure.label} ({_likely(sure.probability)}); the kind is not sure\n{nearest}"
 
 
 def _share(text: str) -> float:
@@ -261,7 +267,7 @@ def _hit_table(hits: Found, shares: list[Shares] | None) -> Table:
     if likely:
         table.add_column("same kind", justify="right")
     if shares is not None:
-        table.add_column("of the codebooks", justify="right")
+        table.add_column("per codebook", justify="right")
     for name in ("label", "id", *names):
         table.add_column(Text(name), overflow="fold")
     for place, hit in enumerate(hits):

@@ -29,36 +29,43 @@ TOKEN = "PHPQ_TOKEN"  # the variable of the environment
 def serve(
     folder: Searchable,
     host: Annotated[
-        str, typer.Option(help="Address to listen on; 0.0.0.0 lets the whole network in.")
+        str, typer.Option(help="Address to listen on; 0.0.0.0 opens it to the whole network.")
     ] = "127.0.0.1",
-    port: Annotated[int, typer.Option(min=0, max=65535, help="0 takes a free one.")] = 8000,
+    port: Annotated[
+        int, typer.Option(metavar="N", min=0, max=65535, help="Port; 0 takes a free one.")
+    ] = 8000,
     writable: Annotated[
         bool,
         typer.Option(
             "--writable/--read-only",
-            help=f"Let those who have the token ({TOKEN} or --token-file) add and delete.",
+            help=f"Let those who have the token ({TOKEN} or --token-file) add and delete images.",
         ),
     ] = False,
     token_file: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Holds the token, in one line.")
+        Path | None, typer.Option(metavar="FILE", help="A file that holds the token, in one line.")
     ] = None,
     max_upload: Annotated[
-        float, typer.Option(metavar="MB", min=0.01, max=1000, help="Largest image.")
+        float,
+        typer.Option(metavar="MB", min=0.01, max=1000, help="Largest image that may be uploaded."),
     ] = 20.0,
     workers: Annotated[
-        int, typer.Option(min=0, max=256, help="Threads that search; 0: by the cores.")
+        int,
+        typer.Option(metavar="N", min=0, max=256, help="Threads that search; 0: by the cores."),
     ] = 0,
     rate: Annotated[
-        float, typer.Option(min=0, help="Requests per second for one client; 0: no limit.")
+        float,
+        typer.Option(metavar="N", min=0, help="Requests per second of one client; 0: no limit."),
     ] = 100.0,
     max_waiting: Annotated[
-        int, typer.Option(min=0, help="Requests that may wait; more are told to come back.")
+        int, typer.Option(metavar="N", min=0, help="Requests that may wait; more are refused.")
     ] = 64,
     timeout: Annotated[
-        float, typer.Option(metavar="SECONDS", min=0.1, help="Of one request, waiting included.")
+        float,
+        typer.Option(metavar="SECONDS", min=0.1, help="Time limit of a request, waiting included."),
     ] = 30.0,
     allow_host: Annotated[
-        list[str] | None, typer.Option(metavar="NAME", help="A host name to be reached by.")
+        list[str] | None,
+        typer.Option(metavar="NAME", help="A host name that the server may be reached by."),
     ] = None,
     allow_origin: Annotated[
         list[str] | None, typer.Option(metavar="ORIGIN", help="A web page that may call the API.")

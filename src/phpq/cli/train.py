@@ -28,68 +28,86 @@ def train(
     source: Annotated[
         str | None,
         typer.Argument(
-            help="A folder of class folders, a CSV or Parquet table, cub200, dogs120 or plumage.",
+            metavar="SOURCE",
+            help="A folder with a sub-folder per class, a CSV or Parquet table, cub200, dogs120 or "
+            "plumage.",
             show_default=False,
         ),
     ] = None,
     method: Annotated[
         str | None,
         typer.Option(
-            help="phpq, or one to compare it with: itq, hashnet, adsh ... (default: phpq)"
+            metavar="NAME",
+            help="phpq, or a method to compare it with: itq, hashnet, adsh ... (default: phpq)",
         ),
     ] = None,
     recipe: Annotated[
         str | None,
         typer.Option(
-            help="How PHPQ is learned: ours, large (larger views: better, 1.6 x the time), or "
-            "paper (as printed). (default: ours)"
+            metavar="NAME",
+            help="How PHPQ learns: ours, large (larger views: better, 1.6 times as long), or paper "
+            "(as printed). (default: ours)",
         ),
     ] = None,
     bits: Annotated[
-        int | None, typer.Option(help="Length of a code: 16, 32, 48 ... (default: 32)")
+        int | None, typer.Option(metavar="N", help="Code length: 16, 32, 48 ... (default: 32)")
     ] = None,
     out: Annotated[
-        Path | None, typer.Option(help="The run folder (default: runs/NAME-BITS)")
+        Path | None,
+        typer.Option(metavar="DIR", help="The run folder. (default: runs/NAME-BITS)"),
     ] = None,
-    config: Annotated[Path | None, typer.Option(help="A TOML file of settings.")] = None,
+    config: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="A TOML file of settings.")
+    ] = None,
     settings: Annotated[
         list[str] | None,
-        typer.Option("--set", metavar="STAGE.FIELD=VALUE", help="One setting; may be repeated."),
+        typer.Option(
+            "--set",
+            metavar="STAGE.FIELD=VALUE",
+            help="One setting; may be repeated. phpq info RUN lists them.",
+        ),
     ] = None,
-    epochs: Annotated[int | None, typer.Option(help="Short for --set training.epochs=N")] = None,
-    seed: Annotated[int | None, typer.Option(help="Short for --set training.seed=N")] = None,
+    epochs: Annotated[
+        int | None, typer.Option(metavar="N", help="Short for --set training.epochs=N")
+    ] = None,
+    seed: Annotated[
+        int | None, typer.Option(metavar="N", help="Short for --set training.seed=N")
+    ] = None,
     backbone: Annotated[
-        str | None, typer.Option(help="A timm model, as resnet50. (default: resnet18)")
+        str | None,
+        typer.Option(metavar="NAME", help="A timm model, such as resnet50. (default: resnet18)"),
     ] = None,
     trunk: Annotated[
         str | None,
         typer.Option(
             metavar="NAME",
-            help="A pretrained network with weights, sizes and rates that suit it, as "
-            "dinov2-small; phpq info --trunks lists them.",
+            help="A pretrained network, such as dinov2-small, with weights, sizes and rates that "
+            "suit it; phpq info --trunks lists them.",
         ),
     ] = None,
     weights: Annotated[
         str | None,
         typer.Option(
-            help="Where the backbone starts: hub (pretrained, fetched by timm), none, or a FILE. "
-            "(default: hub for photographs, none for plumage)"
+            metavar="WHAT",
+            help="What the backbone starts from: hub (pretrained, fetched by timm), none, or a "
+            "FILE. (default: hub for photographs, none for plumage)",
         ),
     ] = None,
     trainable: Annotated[
         str | None,
         typer.Option(
-            help="What learns: head (all but the backbone, in minutes without a GPU), last (its "
-            "last stage too) or all. (default: all; without a GPU the best that ends in about ten "
-            "minutes here)"
+            metavar="WHAT",
+            help="What learns: head (all but the backbone: minutes without a GPU), last (its last "
+            "stage too) or all. (default: all; without a GPU, the best that ends in about ten "
+            "minutes)",
         ),
     ] = None,
     hold_out_classes: Annotated[
         float | None,
         typer.Option(
             metavar="SHARE",
-            help="Keep the last SHARE of the classes away from training, as 0.5; phpq evaluate "
-            "then measures how they are found as new kinds.",
+            help="Learn nothing from the last SHARE of the classes, such as 0.5; phpq evaluate "
+            "then measures how well they are found as new kinds.",
         ),
     ] = None,
     device: Device = "auto",
@@ -97,19 +115,19 @@ def train(
         Path | None,
         typer.Option(
             metavar="RUN",
-            help="Continue an interrupted run with its own settings; add the general embedding to "
-            "a finished one that has none.",
+            help="Continue an interrupted run with its own settings, or add the general embedding "
+            "to a finished one that has none.",
         ),
     ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Learn to search a data set, and write a run folder.
 
-    Settings come from the defaults, then --config, then the options. A run that was interrupted
-    goes on with: phpq train --resume RUN
+    Options win over --config, and --config over the defaults. To continue a run that was
+    interrupted: phpq train --resume RUN
 
-    Several GPUs or machines: torchrun --nproc-per-node 4 -m phpq train ... The batch size is that
-    of all processes together, and the result is that of one.
+    On several GPUs or machines: torchrun --nproc-per-node 4 -m phpq train ... The batch size is
+    that of all processes together, and the result is the same as that of one.
     """
     short = {
         "training.epochs": epochs,
@@ -147,12 +165,30 @@ def train(
             )
 
         run = opened(source)
+        if group is None or group.first:
+            _show_data(run)
         named = any(text.startswith("training.trainable=") for text in assignments)
-        if resume is None and group is None and trunk is None and not named:
+        new = resume is None and not _taken(run.folder)
+        if new and group is None and trunk is None and not named:
             run = _chosen(run, opened, device)
         _train(run, device=device, resume=resume is not None, group=group)
         if group is None or group.first:
             _report(run.folder, as_json=as_json)
+
+
+def _show_data(run: Run) -> None:
+    """Say what was read: folders in folders, or a wrong column, show in the names of classes."""
+    data = run.dataset
+    names = data.train.class_names
+    shown = ", ".join(names[:3]) + (" ..." if len(names) > 3 else "")
+    images = f"{len(data.train):,} training and {len(data.test):,} test images"
+    text = f"{data.name}: {images} of {len(names):,} classes ({shown})"
+    messages().print(text, style="dim", markup=False, soft_wrap=True)
+
+
+def _taken(folder: Path) -> bool:
+    """Tell whether training will refuse a folder: nothing need be measured before that."""
+    return folder.is_file() or (folder.is_dir() and any(folder.iterdir()))
 
 
 def _chosen(run: Run, opened: Callable[..., Run], device: str) -> Run:
@@ -168,17 +204,21 @@ def _chosen(run: Run, opened: Callable[..., Run], device: str) -> Run:
     from phpq.training.choice import best_choice, measure_choices
 
     runs = {name: opened(run.dataset, f"training.trainable={name}") for name in CHOICES}
-    messages().print("measuring what this machine can learn ...", style="dim")
+    messages().print("measuring how fast this machine learns ...", style="dim")
     costs = measure_choices(run.dataset, {name: one.config for name, one in runs.items()})
     best = best_choice(costs)
     table = Table("--trainable", "features once", "learning", "in all, about")
     for name, cost in costs.items():
         mark = " (chosen)" if name == best else ""
-        times = (
-            f"{seconds / 60:,.1f} min" for seconds in (cost.features, cost.learning, cost.total)
-        )
+        spent = (cost.features, cost.learning, cost.total)
+        times = (f"{seconds / 60:,.1f} min" if seconds >= 3 else "" for seconds in spent)
         table.add_row(name + mark, *times)
     messages().print(table)
+    messages().print(
+        "Lower rows find better. The lowest that ends in about ten minutes is chosen; to take "
+        "another, name it with --trainable.",
+        style="dim",
+    )
     return runs[best]
 
 
@@ -189,7 +229,10 @@ def _train(run: Run, *, device: str, resume: bool, group: Group | None) -> None:
     from phpq.training import TerminalReporter, train_run
 
     if group is None or group.first:
-        messages().print(config_table(run.config))
+        table = config_table(run.config, changed=True)
+        if table.row_count:
+            messages().print("settings other than the defaults (all of them: phpq info RUN)")
+            messages().print(table)
     reporter = TerminalReporter(messages())
     try:
         cache = api.feature_cache(run.config, home=home())
@@ -214,7 +257,7 @@ def _report(folder: Path, *, as_json: bool) -> None:
         rows.append(("MAP", f"{final}; best {best['map']:.2f} (epoch {best['epoch']})"))
     rows += (
         ("run", str(folder)),
-        ("next", f"phpq evaluate {name}        tables, curves and pictures"),
-        ("", f"phpq search {name} PHOTO    what looks like it, once evaluated"),
+        ("next", f"phpq evaluate {name}   how well it finds; then it can be searched"),
+        ("", f"phpq index NAME.gallery IMAGES/ --model {name}"),
     )
     print_result(run, rows, as_json=as_json)

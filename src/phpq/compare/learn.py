@@ -94,7 +94,8 @@ def learn_and_embed(
     rate = _rate(dataset, config, frozen)
     waiting = count_uncached(dataset, config, frozen, cache)
     dataset, note = sample_for_time(dataset, seconds, rate=rate, waiting=waiting)
-    recorder.message(note or f"{waiting:,} images pass the trunk")
+    passing = f"{waiting:,} images pass the trunk" if waiting else "the features are there already"
+    recorder.message(note or passing)
     notes = [note] if note else []
     pixels = load_features(dataset, config, frozen, reporter=recorder, cache=cache)
     count, remark = _learned_count(dataset, share)

@@ -140,7 +140,7 @@ def column_parents(store: GalleryStore, columns: Sequence[str]) -> dict[str, str
     names = store.metadata_columns
     for column in columns:
         if column not in names:
-            listed = ", ".join(names) or "none: metadata come from a table or from --meta"
+            listed = ", ".join(names) or "none, for metadata come from an indexed table"
             raise ConfigError(f"The gallery has no column {column!r}. Its columns: {listed}.")
     parents: dict[str, str] = {}
     with damage_named(store.folder):
@@ -165,7 +165,8 @@ def read_parents(path: Path) -> dict[str, str]:
         with path.open(newline="", encoding="utf-8-sig") as file:
             lines = [[cell.strip() for cell in line] for line in csv.reader(file) if any(line)]
     except (OSError, UnicodeDecodeError, csv.Error) as error:
-        raise DataError(f"The table of parents {str(path)!r} cannot be read: {error}.") from error
+        said = error.strerror if isinstance(error, OSError) else error
+        raise DataError(f"The table of parents {str(path)!r} cannot be read: {said}.") from error
     if lines and tuple(cell.lower() for cell in lines[0]) in _HEADERS:
         lines = lines[1:]
     parents: dict[str, str] = {}

@@ -122,6 +122,8 @@ def load_model(
         files = "general.safetensors"
         made_them = is_made_by(manifest, model)
     except (FormatError, NotTrainedError) as error:
+        if "phpq export" in str(error):  # the model is whole, and only its ONNX file is not there
+            raise
         raise FormatError(
             f"The model of the gallery {str(folder)!r} cannot be read: {error} Copy {files} of its "
             f"run into {str(home)!r}, then look with: phpq gallery verify {folder}"

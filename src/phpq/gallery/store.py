@@ -183,8 +183,8 @@ class GalleryStore(Rows):
             message = reason(error).removeprefix("Invalid user input: ")
             message = message.split(" Valid fields are")[0].rstrip(".")  # they are listed below
             raise ConfigError(
-                f"where={where!r} cannot be used: {message}. Columns: {columns}. "
-                "An example: label = 'sparrow' AND id LIKE '2024/%'"
+                f"where={where!r} cannot be used: {message}. Columns: {columns}. Text is in single "
+                "quotes: label = 'sparrow' AND id LIKE '2024/%'"
             ) from error
 
     def count(self, where: str | None = None) -> int:
@@ -262,7 +262,7 @@ class GalleryStore(Rows):
     def delete(self, ids: Sequence[str] | None = None, *, where: str | None = None) -> int:
         """Delete images by id, or by expression, in one commit; returns how many went."""
         if (ids is None) == (where is None):
-            raise ConfigError("Say what to delete: either ids, or where=EXPRESSION.")
+            raise ConfigError("Say what to delete: either ids, or where=EXPRESSION (--where).")
         with self.changing():
             gone = self.rows_where(where) if where is not None else self._rows_of(ids or ())
             if len(gone):

@@ -63,8 +63,9 @@ def upgrade(
         )
     if model is None and (bits is None or not manifest.owns_codebooks):
         raise ConfigError(
-            "Say what to upgrade to: model=RUN (--model RUN), or for a gallery that owns its "
-            "codebooks another length of codes, bits=N (--bits N)."
+            "Say what to upgrade to: model=RUN (--model RUN). Another code length alone, bits=N "
+            "(--bits N), is for a gallery that owns its codebooks; else the model gives the "
+            "length."
         )
     target = Target(model=model, bits=bits, keep_old=True, drop_missing=drop_missing)
     done = reencode(store, load, target, progress)

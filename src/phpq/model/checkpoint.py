@@ -185,7 +185,7 @@ def describe_chances(folder: Path) -> dict[str, Any]:
     content = {"known": False, "children": 0, "parents": 0}
     if calibration is None or calibration.probabilities is None:
         need = f"{MIN_IMAGES} test images of {MIN_CLASSES} kinds"
-        return content | {"why_not": f"phpq train fits them, of this version, to at least {need}"}
+        return content | {"why_not": f"phpq train fits them where there are at least {need}"}
     return content | {"known": True, "by": "model"} | calibration.probabilities.summary()
 
 

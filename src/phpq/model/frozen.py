@@ -12,10 +12,11 @@ method keeps of the levels before it.
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Literal, cast
+from typing import Any, Literal, cast
 
 import torch
 from torch import Tensor, nn
@@ -166,5 +167,6 @@ def _has_bfloat16() -> bool:
 
     Asked, not timed: features are kept by their precision, and a busy machine must find them again.
     """
-    capabilities = getattr(torch.cpu, "get_capabilities", dict)()  # older versions cannot tell
+    # Older versions of torch cannot tell.
+    capabilities: Mapping[str, Any] = getattr(torch.cpu, "get_capabilities", dict)()
     return any(capabilities.get(name) for name in _BFLOAT16)

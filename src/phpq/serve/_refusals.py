@@ -87,6 +87,8 @@ def describe_invalid(problems: list[Mapping[str, Any]]) -> str:
     first = problems[0]
     path = [str(part) for part in first.get("loc", ())]
     name = ".".join(path[1:]) or "body"
+    if first.get("type") == "missing":
+        return f"{name} is missing. /docs says what a request holds."
     seen = first.get("input")
     shown = f"={seen!r:.80}" if isinstance(seen, str | int | float | bool) else ""
     more = f" ({len(problems) - 1} more problems)" if len(problems) > 1 else ""

@@ -67,7 +67,8 @@ class TerminalReporter(Reporter):
     def skipped(self, images: Sequence[SkippedImage]) -> None:
         """Name up to ten images that were left out."""
         for image in images[:10]:
-            self.console.print(f"skipped {image.id}: {image.reason}", style="yellow", markup=False)
+            text = image.reason if image.id in image.reason else f"{image.id}: {image.reason}"
+            self.console.print(f"left out: {text}", style="yellow", markup=False, soft_wrap=True)
         if len(images) > 10:
             self.console.print(f"... and {len(images) - 10} more", style="yellow")
 
@@ -87,15 +88,15 @@ class TerminalReporter(Reporter):
     def epoch(self, row: dict[str, Any]) -> None:
         """Show losses, speed and the health of the codebooks; keep evaluated epochs on screen."""
         terms = ", ".join(f"{name} {row[name]:.3f}" for name in loss_terms(row))
-        self._latest = (
-            f"loss {row['loss']:.3f}{terms and f' ({terms})'}  "
-            f"{row['images_per_second']:,.0f} img/s  "
-            f"{row['distinct_codes']} codes  {row['dead_codewords']} dead  "
-            f"{row['entropy_bits']:.1f} bits"
-        )
+        loss, speed = f"loss {row['loss']:.3f}", f"{row['images_per_second']:,.0f} img/s"
+        health = f"{row['distinct_codes']:,} codes  {row['dead_codewords']:,} codewords unused"
+        self._latest = f"{loss}  {speed}"
         if "map" in row:
-            evaluated = f"epoch {row['epoch']:>3}  MAP [bold]{row['map']:.2f}[/bold]"
-            self.console.print(f"{evaluated}  {self._latest}", highlight=False)
+            title = f"epoch {row['epoch']:>3}  MAP {row['map']:.2f}"
+            whole = f"{title}  {loss}{terms and f' ({terms})'}  {speed}  {health}"
+            short = f"{title}  {loss}  {speed}  {health}"
+            fits = len(whole) <= self.console.width
+            self.console.print(whole if fits else short, highlight=False)
         if row["collapsing"] and row["epoch"] > 2 and not self._collapse_reported:
             self._collapse_reported = True
             self.console.print(

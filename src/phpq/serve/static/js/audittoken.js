@@ -49,7 +49,7 @@ export function tokenForm(done) {
         },
       },
     },
-    el("label", { for: "token" }, "To decide, give the token of the server"),
+    el("label", { for: "token" }, "To decide, enter the token of the server"),
     field,
     el("button", { type: "submit", class: "button" }, "Use it"),
   );

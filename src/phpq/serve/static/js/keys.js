@@ -9,7 +9,7 @@ const KEYS = [
   ["o", "Choose a picture", () => pick()],
   ["c", "Take a photo", camera],
   ["/", "Filter by label", () => openFilter()],
-  ["w", "Why the hit with the focus matched", () => whyFocused()],
+  ["w", "Why the focused hit matched", () => whyFocused()],
   [
     "s",
     "Search",
@@ -100,7 +100,7 @@ function showKeys() {
           el("div", {}, el("dt", {}, el("kbd", {}, key)), el("dd", {}, words)),
         ),
       ),
-      el("p", {}, el("label", { class: "check", for: "keys-on" }, box, "Single keys are on")),
+      el("p", {}, el("label", { class: "check", for: "keys-on" }, box, "Use single-key shortcuts")),
       facts.info && about(),
     ),
   );

@@ -136,7 +136,7 @@ function unsureName({ label, sure }) {
 /** What is sure, and how sure that is. */
 function surely({ label, level, probability, wrong_at_most: accepted }) {
   const limit = `at most ${Number((100 * accepted).toPrecision(3))} %`;
-  if (label === null) return [`No name is sure enough, if ${limit} of the names may be wrong.`];
+  if (label === null) return [`No name is sure enough when ${limit} of names may be wrong.`];
   const share = el("strong", {}, `${likely(probability)} likely`);
   const which = level === 0 ? "" : "; which kind is not sure";
   return [share, `${which}. Names are given so that ${limit} are wrong.`];
