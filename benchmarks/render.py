@@ -47,7 +47,7 @@ TABLES: dict[str, Callable[[Load], str]] = {
     "other-sets.quality": tables.other_sets,
     "unseen.half": tables.unseen_half,
     "unseen.open": tables.unseen_open,
-    "knows.scores": tables.knows_scores("knows"),
+    "knows.scores": tables.knows_scores(*tables.KNOWS),
     "knows.model": tables.knows_scores("knows-model"),
     "knows.parents": tables.knows_parents,
     "pointing.several": tables.pointing_several,

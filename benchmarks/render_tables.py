@@ -229,37 +229,47 @@ def unseen_open(load: Load) -> str:
     return markdown(("gallery, queries", "without labels", "with labels"), rows, right=True)
 
 
-def knows_scores(name: str) -> Callable[[Load], str]:
+KNOWS = ("knows", "knows-resnet50")  # networks that learned on species 1-100
+
+
+def knows_scores(*names: str) -> Callable[[Load], str]:
     """Return how well scores tell known from unknown photos, and what probabilities keep."""
 
     def render(load: Load) -> str:
         heads = ("score", "AUROC", "named in hindsight", "calibration error", "named", "wrong")
         rows = []
-        for each in load(name)["scores"]:
-            cut = next((c for c in each.get("cut_offs", ()) if c["wrong_at_most"] == 0.05), None)
-            error = f"{each['calibration_error']:.3f}" if cut else ""
-            kept = (f"{100 * cut['named']:.1f}", f"{100 * cut['wrong']:.1f}") if cut else ("", "")
-            hindsight = f"{100 * each['named_in_hindsight']:.1f}"
-            rows.append((each["score"], f"{each['auroc']:.3f}", hindsight, error, *kept))
-        return markdown(heads, rows, right=True)
+        for content in map(load, names):
+            for each in content["scores"]:
+                cuts = (c for c in each.get("cut_offs", ()) if c["wrong_at_most"] == 0.05)
+                cut = next(cuts, None)
+                error = f"{each['calibration_error']:.3f}" if cut else ""
+                kept = [f"{100 * cut[name]:.1f}" if cut else "" for name in ("named", "wrong")]
+                hindsight = f"{100 * each['named_in_hindsight']:.1f}"
+                row = (each["score"], f"{each['auroc']:.3f}", hindsight, error, *kept)
+                rows.append((content["trained"]["backbone"], *row))
+        if len(names) == 1:
+            return markdown(heads, [row[1:] for row in rows], right=True)
+        return markdown(("backbone", *heads), rows, right=True)
 
     return render
 
 
 def knows_parents(load: Load) -> str:
     """Return what is answered by species alone, and with families behind them."""
-    heads = ("fitted to", "answers", "of known", "of unknown", "of all", "right")
+    heads = ("backbone", "fitted to", "answers", "of known", "of unknown", "of all", "right")
     rows = []
-    for each in load("knows")["parents"]:
-        told = {
-            "species alone": each["alone"]["all"],
-            "species or family": each["backed_off"]["all"],
-        }
-        told |= {f"... by {name}": each["backed_off"][name] for name in ("species", "family")}
-        for title, one in told.items():
-            shares = (f"{100 * one[name]:.1f}" for name in ("of_known", "of_unknown", "answered"))
-            right = "" if one["right"] is None else f"{100 * one['right']:.1f}"
-            rows.append((each["fitted_to"], title, *shares, right))
+    for content in map(load, KNOWS):
+        for each in content["parents"]:
+            told = {
+                "species alone": each["alone"]["all"],
+                "species or family": each["backed_off"]["all"],
+            }
+            told |= {f"... by {name}": each["backed_off"][name] for name in ("species", "family")}
+            for title, one in told.items():
+                shown = [one[name] for name in ("of_known", "of_unknown", "answered", "right")]
+                shares = ("" if share is None else f"{100 * share:.1f}" for share in shown)
+                backbone = content["trained"]["backbone"]
+                rows.append((backbone, each["fitted_to"], title, *shares))
     return markdown(heads, rows, right=True)
 
 

@@ -105,7 +105,7 @@ def describe_fit(store: GalleryStore) -> Fit:
     elif books.colliding_classes:
         due = f"{books.colliding_classes:,} of its kinds have the code of another"
     elif now is not None and now > MAX_DISTORTION * books.fitted_distortion + 1e-3:
-        due = f"its codes are off by {now:.3g}, and were by {books.fitted_distortion:.3g} at first"
+        due = f"its codes are off by {now:.4f}, and were by {books.fitted_distortion:.4f} at first"
     fitted = (manifest.fitted_rows, books.fitted_distortion)
     return Fit(len(books.class_names), unknown, *fitted, now, due if rows else None)
 
