@@ -12,10 +12,14 @@ import os
 from collections.abc import Callable, Iterator
 from typing import Any
 
+import hypothesis
 import pytest
 from PIL import Image
 
 os.environ["OMP_NUM_THREADS"] = "1"
+# No test asserts a time: on a busy machine one example may take a second.
+hypothesis.settings.register_profile("phpq", deadline=None)
+hypothesis.settings.load_profile("phpq")
 
 Draw = Callable[[Any], bytes]
 

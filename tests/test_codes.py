@@ -81,7 +81,7 @@ def test_zero_sub_vectors_take_the_first_codeword(rng: np.random.Generator) -> N
 
 
 @given(seed=st.integers(0, 2**32 - 1), books=st.integers(1, 9), size=st.sampled_from([2, 4, 16]))
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 def test_aqd_by_tables_is_aqd_by_loops_and_by_reconstruction(
     seed: int, books: int, size: int
 ) -> None:
@@ -131,7 +131,7 @@ def test_sub_vectors_have_unit_length_and_zero_stays_zero(rng: np.random.Generat
 
 
 @given(seed=st.integers(0, 2**32 - 1), bits=st.integers(1, 8), books=st.integers(1, 17))
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 def test_packing_is_undone_and_as_short_as_can_be(seed: int, bits: int, books: int) -> None:
     rng = np.random.default_rng(seed)
     codes = rng.integers(0, 1 << bits, (5, books)).astype(np.uint8)

@@ -60,7 +60,7 @@ def test_the_plan_ignores_the_global_state() -> None:
     np.testing.assert_array_equal(plan([0, 1] * 8).indices, first.indices)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(count=st.integers(1, 40), batch_size=st.integers(1, 12), epoch=st.integers(0, 5))
 def test_a_shuffle_takes_each_image_at_most_once(count: int, batch_size: int, epoch: int) -> None:
     drawn = plan([i % 3 for i in range(count)], epoch, batch_size=batch_size)

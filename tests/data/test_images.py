@@ -214,7 +214,7 @@ def test_queries_of_new_kinds_are_their_test_images_unless_those_are_not_looked_
 
 
 @given(st.sets(st.text(max_size=8), min_size=1, max_size=30), st.randoms(use_true_random=False))
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 def test_order_follows_ids_not_positions(ids: set[str], rng: object) -> None:
     first = sorted(ids)
     second = first[::-1]
@@ -235,7 +235,7 @@ def test_draws_exactly_the_counts() -> None:
 
 
 @given(st.lists(st.integers(2, 30), min_size=2, max_size=5), st.integers(0, 5))
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 def test_a_fifth_of_each_class_and_at_least_one(sizes: list[int], seed: int) -> None:
     labels = np.repeat(np.arange(len(sizes)), sizes)
     ids = [f"{label}/{i}" for i, label in enumerate(labels)]

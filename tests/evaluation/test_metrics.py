@@ -54,7 +54,7 @@ long_list = st.lists(st.tuples(st.integers(0, 9), st.booleans()), min_size=1, ma
 
 
 @given(items=ranked_list)
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_expected_ap_is_the_mean_over_all_orders_of_ties(items: list[tuple[int, bool]]) -> None:
     scores, relevant = zip(*items, strict=True)
     fast = tie_aware_average_precision(rank(scores, relevant))
@@ -63,7 +63,7 @@ def test_expected_ap_is_the_mean_over_all_orders_of_ties(items: list[tuple[int, 
 
 
 @given(items=ranked_list)
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_the_range_is_that_of_all_orders_of_ties(items: list[tuple[int, bool]]) -> None:
     scores, relevant = zip(*items, strict=True)
     worst, best = average_precision_range(rank(scores, relevant))
@@ -73,7 +73,7 @@ def test_the_range_is_that_of_all_orders_of_ties(items: list[tuple[int, bool]]) 
 
 
 @given(items=ranked_list)
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_map_at_r_and_recall_are_means_over_all_orders_of_ties(
     items: list[tuple[int, bool]],
 ) -> None:
@@ -103,7 +103,7 @@ def test_all_tied_scores_the_share_of_relevant_items_or_more() -> None:
 
 
 @given(items=long_list, n=st.integers(1, 80))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_precision_at_equals_its_twin(items: list[tuple[int, bool]], n: int) -> None:
     scores, relevant = zip(*items, strict=True)
     found = precision_at(rank(scores, relevant), [n, 1])
@@ -112,7 +112,7 @@ def test_precision_at_equals_its_twin(items: list[tuple[int, bool]], n: int) -> 
 
 
 @given(items=long_list, points=st.sampled_from([2, 11, 101]))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_precision_at_recall_equals_its_twin(items: list[tuple[int, bool]], points: int) -> None:
     scores, relevant = zip(*items, strict=True)
     found = precision_at_recall(rank(scores, relevant), points)[0]
@@ -121,7 +121,7 @@ def test_precision_at_recall_equals_its_twin(items: list[tuple[int, bool]], poin
 
 
 @given(seed=st.integers(0, 2**32 - 1))
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 def test_the_order_of_the_gallery_never_changes_a_measure(seed: int) -> None:
     rng = np.random.default_rng(seed)
     codebooks = random_codebooks(rng, num_codebooks=2, codebook_size=4, sub_dim=2)
@@ -139,7 +139,7 @@ def test_the_order_of_the_gallery_never_changes_a_measure(seed: int) -> None:
 
 
 @given(seed=st.integers(0, 2**32 - 1))
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 def test_the_first_hit_served_is_that_of_an_index(seed: int) -> None:
     rng = np.random.default_rng(seed)
     codebooks = random_codebooks(rng, num_codebooks=2, codebook_size=4, sub_dim=2)

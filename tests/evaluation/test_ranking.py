@@ -56,7 +56,7 @@ def groups_loop(scores: FloatArray, queries: IntArray, gallery: IntArray) -> Row
 
 
 @given(seed=st.integers(0, 2**32 - 1), rows=st.integers(1, 40), classes=st.integers(1, 5))
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 def test_codes_scores_and_loops_agree(seed: int, rows: int, classes: int) -> None:
     rng = np.random.default_rng(seed)
     codebooks = random_codebooks(rng, num_codebooks=2, codebook_size=4, sub_dim=2)
@@ -92,7 +92,7 @@ def test_blocks_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @given(seed=st.integers(0, 2**32 - 1), rows=st.integers(1, 12))
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 def test_rows_that_are_left_out_are_neither_found_nor_missed(seed: int, rows: int) -> None:
     rng = np.random.default_rng(seed)
     scores = rng.integers(0, 4, (5, rows)).astype(np.float32)  # many are tied

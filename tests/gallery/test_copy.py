@@ -176,9 +176,7 @@ def test_a_version_that_is_gone_is_left_for_the_newest(tmp_path: Path) -> None:
     assert views.current.version == store.version
 
 
-@settings(
-    max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
-)
+@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
 def test_a_copy_that_is_not_whole_is_not_read(tmp_path: Path, data: st.DataObject) -> None:
     folder = tmp_path / "g"

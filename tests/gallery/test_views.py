@@ -112,7 +112,6 @@ class GalleryLaw(RuleBasedStateMachine):
 GalleryLaw.TestCase.settings = settings(
     max_examples=20,
     stateful_step_count=15,
-    deadline=None,
     suppress_health_check=[HealthCheck.too_slow],
 )
 TestGalleryLaw = GalleryLaw.TestCase

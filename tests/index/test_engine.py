@@ -41,7 +41,7 @@ def assert_same(
 
 
 @given(data=st.data(), seed=st.integers(0, 2**32 - 1), books=st.integers(1, 9))
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 def test_any_index_equals_the_full_scan(data: st.DataObject, seed: int, books: int) -> None:
     size = data.draw(st.sampled_from([2, 4, 16]), "codebook size")
     used = data.draw(st.integers(1, size), "codewords in use")
@@ -141,7 +141,7 @@ def test_threads_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     used=st.sampled_from([1, 2, 8]),
     top_k=st.integers(1, 20),
 )
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_the_scan_equals_a_loop_over_rows(seed: int, rows: int, used: int, top_k: int) -> None:
     rng = np.random.default_rng(seed)
     codes = rng.integers(0, used, (rows, 2)).astype(np.uint8)

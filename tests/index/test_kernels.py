@@ -18,7 +18,7 @@ from reference import search_loop
     top_k=st.integers(1, 50),
     base=st.sampled_from([0, 5_000_000_000]),
 )
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_rows_offered_to_heaps_come_out_best_first(
     seed: int, rows: int, top_k: int, base: int
 ) -> None:

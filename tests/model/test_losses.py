@@ -70,7 +70,7 @@ def test_contrastive_equals_its_twin(
     assert_equals_its_twin(points, labels, margins, positive_mean, error=1e-5)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(
     labels=st.lists(st.integers(0, 4), min_size=1, max_size=12),
     margins=st.tuples(st.floats(0, 3), st.floats(0, 5)),

@@ -82,7 +82,7 @@ def test_partial_attention_equals_softmax_mask_renormalise(kappa: int) -> None:
         torch.testing.assert_close(row, torch.tensor(expected), rtol=1e-4, atol=1e-7)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(
     logits=st.lists(st.sampled_from([-40.0, -1.0, 0.0, 0.5, 1.0, 60.0]), min_size=2, max_size=9),
     kappa=st.integers(1, 9),

@@ -48,7 +48,6 @@ def test_no_request_is_answered_by_a_5xx(schema: Any, path: str, method: str, mo
     @seed(5)
     @settings(
         max_examples=EXAMPLES,
-        deadline=None,
         database=None,
         phases=[Phase.generate],
         suppress_health_check=list(HealthCheck),
