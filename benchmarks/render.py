@@ -50,6 +50,7 @@ TABLES: dict[str, Callable[[Load], str]] = {
     "knows.scores": tables.knows_scores(*tables.KNOWS),
     "knows.model": tables.knows_scores("knows-model"),
     "knows.parents": tables.knows_parents,
+    "compare.page": tables.compare_page,
     "pointing.several": tables.pointing_several,
     "pointing.clutter": tables.pointing_clutter,
     "pointing.marks": tables.pointing_marks,

@@ -10,6 +10,9 @@ import statistics
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
+from phpq.compare.page import build_page
+from phpq.report.blocks import render_markdown
+
 Load = Callable[[str], Any]
 BITS = ("16", "32", "48", "64")
 CARRIED = "carried"
@@ -271,6 +274,12 @@ def knows_parents(load: Load) -> str:
                 backbone = content["trained"]["backbone"]
                 rows.append((backbone, each["fitted_to"], title, *shares))
     return markdown(heads, rows, right=True)
+
+
+def compare_page(load: Load) -> str:
+    """Return the page of a comparison, without its title."""
+    page = render_markdown(build_page(load("compare"), pictures="figures"))
+    return page.split("\n", 1)[1].strip()
 
 
 def pointing_several(load: Load) -> str:
