@@ -278,7 +278,7 @@ def knows_parents(load: Load) -> str:
 
 def compare_page(load: Load) -> str:
     """Return the page of a comparison, without its title."""
-    page = render_markdown(build_page(load("compare"), pictures="figures"))
+    page = render_markdown(build_page(load("compare"), pictures="figures/"))
     return page.split("\n", 1)[1].strip()
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from made_up_comparisons import made_up_content
-from phpq.compare.page import build_page, short_name, write_comparison
+from phpq.compare.page import _bytes, build_page, short_name, write_comparison
 from phpq.report.blocks import Figure, render_markdown
 
 
@@ -18,6 +18,7 @@ def test_the_page_has_every_number_and_what_was_left_out() -> None:
     assert "| phpq 8 bytes, model's codebooks | yes |" in text
     assert "- Image a.jpg: it is damaged." in text
     assert "timed with fewer" in text
+    assert "e+0" not in text
     assert "are made up" in text
     assert "(figures/compare-bytes.png)" in text
     assert "- commit: abc1234" in text
@@ -46,3 +47,9 @@ def test_files_are_written_and_the_page_comes_from_the_data_alone(tmp_path: Path
 )
 def test_pictures_have_short_names(name: str, short: str) -> None:
     assert short_name(name) == short
+
+
+def test_sizes_are_written_without_exponents() -> None:
+    assert [_bytes(count) for count in (4.62e6, 81e6, 106e6, 9.6e8, 1.5e9, 3.1e10)] == [
+        *("4.62 MB", "81 MB", "106 MB", "960 MB", "1.5 GB", "31 GB")
+    ]

@@ -170,7 +170,8 @@ def _short_number(value: float) -> str:
 
 
 def _bytes(count: float) -> str:
-    return f"{count / 1e9:.2g} GB" if count >= 1e9 else f"{count / 1e6:.2g} MB"
+    size, unit = (count / 1e9, "GB") if count >= 1e9 else (count / 1e6, "MB")
+    return f"{_short_number(size)} {unit}"
 
 
 def _figures(content: Mapping[str, Any], folder: str) -> list[Block]:
