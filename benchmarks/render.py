@@ -51,6 +51,7 @@ TABLES: dict[str, Callable[[Load], str]] = {
     "knows.model": tables.knows_scores("knows-model"),
     "knows.parents": tables.knows_parents,
     "compare.page": tables.compare_page,
+    "compare.resnet50": tables.compare_quality("compare-resnet50"),
     "pointing.several": tables.pointing_several,
     "pointing.clutter": tables.pointing_clutter,
     "pointing.marks": tables.pointing_marks,

@@ -282,6 +282,16 @@ def compare_page(load: Load) -> str:
     return page.split("\n", 1)[1].strip()
 
 
+def compare_quality(name: str) -> Callable[[Load], str]:
+    """Return what each way to search finds, of the page of a comparison."""
+
+    def render(load: Load) -> str:
+        page = render_markdown(build_page(load(name)))
+        return page.split("## What is found\n", 1)[1].split("\n## ", 1)[0].strip()
+
+    return render
+
+
 def pointing_several(load: Load) -> str:
     """Return what several photos of a species give."""
     content = load("pointing")
