@@ -237,6 +237,24 @@ def test_parents_of_codes_are_fitted_too(coded: CodeClassifier) -> None:
     ) == (1, 2)
 
 
+def test_one_parent_of_all_kinds_tells_nothing_of_the_unknown(
+    books: AdditiveCodebooks, coded: CodeClassifier
+) -> None:
+    """Without it no kind would be left to compare with; the fit must not see such queries."""
+    parents = dict.fromkeys(coded.class_names, "bird")
+    photos, rows = draw(KINDS, 20, seed=3), draw(KINDS, 20, seed=0)
+    codes, plain = (calibrate_codes(replace(coded, parents=p), photos) for p in (parents, {}))
+    assert codes.probabilities is not None
+    assert plain.probabilities is not None
+    assert codes.probabilities.weights == plain.probabilities.weights
+    own = calibrate_additive(replace(books, parents=parents), *rows)
+    assert own.probabilities is not None
+    assert books.probabilities is not None
+    assert own.probabilities.weights == books.probabilities.weights
+    for fitted in (codes.probabilities, own.probabilities):
+        assert np.isfinite(fitted.parent_weights).all()
+
+
 def test_probabilities_do_not_depend_on_the_scale_of_scores(coded: CodeClassifier) -> None:
     photos = draw(KINDS, 20, seed=3)
     classifier = calibrate_codes(coded, photos)

@@ -100,21 +100,12 @@ def calibrate_codes(classifier: CodeClassifier, held_out: HeldOut) -> CodeClassi
     scores, outside = classifier.class_scores(photos), classes < 0
     count = len(classifier.class_names)
     known = _joined([(scores[~outside], classes[~outside])], count)
-    strangers = (scores[outside], classes[outside])
-    unknown = _joined([strangers], count)
+    others = (scores[outside], classes[outside])
+    unknown = _joined([others], count)
     without_own = len(unknown.scores) < MIN_IMAGES
     if without_own:
-        parts = [
-            [
-                (
-                    np.where(groups == groups[known.classes][:, None], -np.inf, known.scores),
-                    known.classes,
-                )
-            ]
-            for groups in _groupings(classifier)
-        ]
-        parts[0].append(strangers)
-        unknown = _mixed(parts, count)
+        left_out = [[_without_own(known, groups)] for groups in _groupings(classifier)]
+        unknown = _mixed([[others, *left_out[0]], *left_out[1:]], count)
     if not _suffice(known, unknown):
         return replace(classifier, probabilities=None)
     # The scale of these scores depends on the codebooks and on the norm of queries.
@@ -124,6 +115,14 @@ def calibrate_codes(classifier: CodeClassifier, held_out: HeldOut) -> CodeClassi
     # Without the own class the mean score is lower whatever the photo shows: not a fair feature.
     fitted = _fit_probabilities(known, unknown, sharpness, classifier, use_mean=not without_own)
     return replace(classifier, sharpness=sharpness, probabilities=replace(fitted, held_out=True))
+
+
+def _without_own(known: _QueryScores, groups: IntArray) -> _Scored:
+    """Return queries that are scored without their own group of classes (C,), if others remain."""
+    own = groups == groups[known.classes][:, None]
+    scores = np.where(own, -np.inf, known.scores).astype(np.float32)
+    left = ~own.all(axis=1)
+    return scores[left], known.classes[left]
 
 
 def _suffice(known: _QueryScores, unknown: _QueryScores) -> bool:
