@@ -9,12 +9,20 @@ import pytest
 
 from phpq.codes import FloatArray, IntArray
 from phpq.errors import ShapeError
-from phpq.evaluation.search import ClassSplit, SearchSetup, additive_codes
+from phpq.evaluation.search import (
+    ClassSplit,
+    SearchSetup,
+    additive_codes,
+    fitted_to,
+    names_of,
+    search,
+)
 from phpq.evaluation.unseen import (
     BEFORE_REFIT,
     OPEN,
     UNSEEN,
     UnseenScores,
+    before_refit,
     draw_shots,
     evaluate_unseen,
     find_originals,
@@ -61,6 +69,23 @@ def test_everything_is_measured_and_says_whether_labels_were_used(scores: Unseen
     assert scores.find(UNSEEN, "frozen features", "without") is not None
     assert all(0 <= v <= 100 for score in scores.scores for v in score.values.values())
     assert scores.find(UNSEEN, "codes", "without", 48) is None
+
+
+def test_an_addition_without_labels_is_as_good_as_a_refit_nearly() -> None:
+    rng = np.random.default_rng(0)
+    labels, centres = np.arange(1200) % 40, rng.standard_normal((40, 32))
+    images = (centres[labels] + 0.8 * rng.standard_normal((1200, 32))).astype(np.float32)
+    split = ClassSplit(labels >= 20, np.arange(1200) // 40 % 3 == 0)
+    setup = additive_codes(images, 32)
+    (added,) = before_refit((setup,), labels, split)
+    after = next(s for s in open_protocols(setup, labels, split) if s.protocol == "unseen@all")
+    assert (added.queries, added.gallery) == (after.queries, after.gallery)
+    assert added.values["r1"] > after.values["r1"] - 3
+    # Without that refit the added rows are hardly found.
+    books = fitted_to(setup, split.rows(unseen=False, query=False), names_of(labels))
+    queries, gallery = split.rows(unseen=True, query=True), split.rows(query=False)
+    left = search(books, labels, "", gallery=gallery, queries=queries)
+    assert left.values["r1"] < after.values["r1"] - 10
 
 
 def test_labels_help_and_codes_come_near_floats(scores: UnseenScores) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from made_up_galleries import FakeModel, make_own_store, make_store
+from made_up_galleries import FakeModel, general_embedding, make_own_store, make_store
 from own_galleries import (
     KINDS,
     add,
@@ -26,6 +26,7 @@ from phpq.gallery import GalleryStore, ingest
 from phpq.gallery.ingest import Ingest, encode_again
 from phpq.gallery.owned import BOOKS, code_records, read_codebooks, write_codebooks
 from phpq.gallery.records import Record
+from phpq.gallery.repair import verify_store
 from phpq.gallery.view import Page
 
 
@@ -162,6 +163,39 @@ def test_many_later_images_take_spare_codewords_and_leave_codes_valid(tmp_path: 
     assert grown.spare[1] < books.spare[1] == 96
     found = view_of(store).search_many(query_for("blue"), Page(top_k=5))[0]
     assert {hit.id.split("/")[0] for hit in found} == {"blue"}
+
+
+def test_later_images_that_fit_badly_are_fitted_to_where_nothing_is_spare_or_kept(
+    tmp_path: Path,
+) -> None:
+    old, new = pictures(("red", "green"), 60, labelled=False), pictures(("blue", "grey"), 70)
+    store = make_own_store(tmp_path / "g", keep_embeddings=False)
+    add(store, old)
+    before = store.manifest
+    few = add(store, [row | {"label": None} for row in new[:40]])  # not worth a fit
+    assert (few.refitted, store.manifest.fit) == (False, before.fit)
+    assert add(store, pictures(("red", "green"), 60, seed=0, labelled=False)).unchanged == 120
+    codes = np.array([list(code) for code in codes_of(store).values()])
+    known = store.own_codebooks().decode(codes)
+    old_books, came = store.own_codebooks(), new[40:]
+    report, after = add(store, came), store.manifest
+    assert (report.added, report.refitted) == (100, True)
+    assert (after.fitted_rows, after.fit) == (260, after.books)
+    # All rows have new codes: the old ones of what their codes told, the new ones of what they are.
+    seen = np.array([row["image"].getpixel((0, 0)) for row in came], np.uint8)
+    vectors = general_embedding(seen)
+    misfit = old_books.distortion(vectors)
+    vectors = np.concatenate([known, vectors.astype(np.float16).astype(np.float32)])
+    labels = [None] * len(known) + [row["label"] for row in came]
+    fitted = store.own_codebooks()
+    assert misfit > 0.1 > 1e-3 > fitted.distortion(vectors, labels)
+    assert list(codes_of(store).values()) == [bytes(c) for c in fitted.encode(vectors, labels)]
+    assert verify_store(store.folder).sound
+    for kind in ("red", "blue", "grey"):
+        found = view_of(store).search_many(query_for(kind), Page(top_k=5))[0]
+        assert {hit.id.split("/")[0] for hit in found} == {kind}
+    # From now on it has classes, and room.
+    assert not add(store, pictures(("grey",), 60, seed=3)).refitted
 
 
 def test_an_empty_gallery_is_searched_and_finds_nothing(tmp_path: Path) -> None:

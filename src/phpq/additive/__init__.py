@@ -16,6 +16,8 @@ from phpq.additive.fit import FIT_ROWS as FIT_ROWS
 from phpq.additive.fit import TRUST as TRUST
 from phpq.additive.fit import fit_additive as fit_additive
 from phpq.additive.fit import k_means as k_means
+from phpq.additive.grow import can_grow as can_grow
+from phpq.additive.grow import fits_badly as fits_badly
 from phpq.additive.grow import grow_additive as grow_additive
 from phpq.additive.probabilities import Calibration as Calibration
 from phpq.additive.probabilities import ProbabilityModel as ProbabilityModel

@@ -1,8 +1,10 @@
-"""Extends codebooks to rows that they were not fitted to, while earlier codes stay valid.
+"""Codebooks and rows that they were not fitted to.
 
 Codewords fitted to few rows overfit: later rows would decode too short, and all fitted rows would
-rank before them. So each codebook keeps spare codewords, which are fitted to later rows, in
-directions that are added to the projection for them. Earlier codes use neither.
+rank before them. With labels each codebook keeps spare codewords, which are fitted to later rows,
+in directions that are added to the projection for them; earlier codes use neither, and stay valid.
+Codebooks without labels have none to spare: they are fitted again, to the later rows and to what
+the codes tell of the others.
 """
 
 from __future__ import annotations
@@ -30,9 +32,7 @@ def grow_additive(
     always left for later rows.
     """
     rows = check_embeddings("embeddings", embeddings, books.embedding_dim)
-    limit = MAX_DISTORTION * books.fitted_distortion + 1e-3
-    few = len(rows) < max(_MIN_ROWS, MIN_SHARE * books.fitted_rows)
-    if few or books.distortion(rows, labels) <= limit:
+    if not fits_badly(books, rows, labels):
         return books.with_classes(rows, labels)
     share = len(rows) / (len(rows) + books.fitted_rows / _WEIGHT)
     count = min(round(share * max(books.spare[books.class_books :], default=0)), len(rows))
@@ -44,6 +44,19 @@ def grow_additive(
     targets = wider.encoding_targets(wider.vectors(rows), classes)
     grown = fit_codewords(wider, *targets, count, np.random.default_rng(0))
     return replace(grown, fitted_rows=books.fitted_rows + len(rows))
+
+
+def fits_badly(books: AdditiveCodebooks, embeddings: FloatArray, labels: Labels) -> bool:
+    """Say whether rows (N, D) are worth codewords of their own: they are many, and decode badly."""
+    if len(embeddings) < max(_MIN_ROWS, MIN_SHARE * books.fitted_rows):
+        return False
+    limit = MAX_DISTORTION * books.fitted_distortion + 1e-3
+    return books.distortion(embeddings, labels) > limit
+
+
+def can_grow(books: AdditiveCodebooks) -> bool:
+    """Say whether `grow_additive` can make room: only codebooks with classes have any to spare."""
+    return books.class_books > 0
 
 
 def _with_directions(books: AdditiveCodebooks, rows: FloatArray, count: int) -> AdditiveCodebooks:

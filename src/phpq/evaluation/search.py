@@ -17,8 +17,10 @@ from numpy.typing import NDArray
 
 from phpq.additive import (
     AdditiveCodebooks,
+    can_grow,
     class_means,
     fit_additive,
+    fits_badly,
     grow_additive,
     k_means,
     number_labels,
@@ -71,6 +73,7 @@ class SearchSetup:
     norm: QueryNorm = "raw"  # of queries, see `Codebooks.lookup_tables`
     trust: float = 0.0  # share by which rows move to their class mean before they are coded
     fitted: IntArray | None = None  # rows that the codebooks were fitted to; others are added later
+    refit: Fit | None = None  # fits them again, for rows that they have no room for
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -260,14 +263,10 @@ def _scorer(
         return (lambda part: vectors[part] @ rows.T), floats, floats / 8
     books = setup.fit(rows, mine)
     if isinstance(books, AdditiveCodebooks):
-        codes = books.encode(rows, mine)
-        late = (
-            [] if setup.fitted is None else np.flatnonzero(~np.isin(gallery, setup.fitted)).tolist()
-        )
-        if late:
-            added = [mine[row] for row in late]
-            books = grow_additive(books, rows[late], added)
-            codes[late] = books.encode(rows[late], added)
+        late = np.zeros(len(gallery), np.bool_)
+        if setup.fitted is not None:
+            late = ~np.isin(gallery, setup.fitted)
+        books, codes = _with_added(setup, books, rows, mine, late)
         overhead = books.memory_bytes()
     else:
         codes, overhead = books.encode(rows), books.codewords.nbytes
@@ -276,6 +275,32 @@ def _scorer(
         return score_codes(books.lookup_tables(vectors[part], norm=setup.norm), codes)
 
     return score, books.bits, books.bits / 8 + overhead / len(rows)
+
+
+def _with_added(
+    setup: SearchSetup,
+    books: AdditiveCodebooks,
+    rows: FloatArray,
+    names: Names,
+    late: NDArray[np.bool_],
+) -> tuple[AdditiveCodebooks, CodeArray]:
+    """Add the `late` of rows (N, E) to a gallery of the others that keeps no embeddings.
+
+    Returns its codebooks and codes (N, M) afterwards.
+    """
+    codes = books.encode(rows, names)
+    if not late.any():
+        return books, codes
+    added = [name for name, new in zip(names, late, strict=True) if new]
+    if setup.refit and not can_grow(books) and fits_badly(books, rows[late], added):
+        known = books.decode_without_class(codes, names)
+        known[late] = rows[late]
+        refitted = setup.refit(known, names)
+        assert isinstance(refitted, AdditiveCodebooks)
+        return refitted, refitted.encode(known, names)
+    books = grow_additive(books, rows[late], added)
+    codes[late] = books.encode(rows[late], added)
+    return books, codes
 
 
 def _gallery_names(setup: SearchSetup, names: Names) -> Names:

@@ -234,10 +234,14 @@ def half_fitted(
 def before_refit(
     setups: Sequence[SearchSetup], labels: IntArray, split: ClassSplit
 ) -> Iterator[SearchScore]:
-    """Fit codebooks to learned classes, add unseen ones and search for these, without a refit."""
+    """Fit codebooks to learned classes, add unseen ones and search for these.
+
+    As an addition leaves a gallery that keeps no embeddings: nobody asks for a refit.
+    """
     gallery, queries = split.rows(query=False), split.rows(unseen=True, query=True)
     for setup in setups:
         known = fitted_to(setup, split.rows(unseen=False, query=False), names_of(labels))
+        known = replace(known, refit=setup.fit)
         yield search(known, labels, BEFORE_REFIT, gallery=gallery, queries=queries)
 
 

@@ -1,4 +1,4 @@
-"""Sources of embeddings when all rows are encoded again: kept ones, or the images themselves.
+"""Sources of embeddings when all rows are encoded again: kept ones, codes, or the images.
 
 Images are embedded into files in the gallery, one per block of row numbers, each row with the hash
 of its image. Meanwhile the gallery can be changed: rows that changed are embedded again, and after
@@ -55,6 +55,21 @@ class KeptEmbeddings:
         """Return the vectors of the rows of a table."""
         vectors = kept_embeddings(table)
         count = len(vectors)
+        return Vectors(vectors, np.empty((count, 0), np.uint8), np.ones(count, np.bool_))
+
+
+class DecodedCodes:
+    """What the codes of a gallery that owns its codebooks tell of the embeddings."""
+
+    def __init__(self) -> None:
+        self.from_codes = 0  # rows, so far
+
+    def of(self, store: GalleryStore, table: Any) -> Vectors:
+        """Return the vectors of the rows of a table."""
+        codes, count = code_matrix(table["code"], store.manifest.num_codebooks), table.num_rows
+        labels = table["label"].to_pylist()
+        vectors = store.own_codebooks().decode_without_class(codes, labels)
+        self.from_codes += count
         return Vectors(vectors, np.empty((count, 0), np.uint8), np.ones(count, np.bool_))
 
 
@@ -196,7 +211,7 @@ class ReembeddedImages:
             return {}  # then it is embedded again
 
 
-EmbeddingSource = KeptEmbeddings | ReembeddedImages
+EmbeddingSource = KeptEmbeddings | DecodedCodes | ReembeddedImages
 
 
 def kept_embeddings(table: Any) -> FloatArray:

@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from phpq.additive import can_grow
 from phpq.codes import Space
 from phpq.config import DataConfig
 from phpq.data import SkippedImage, decode_square
@@ -53,7 +54,7 @@ class AddReport:
     unchanged: int = 0  # ids that are stored with the same content, label and metadata
     replaced: int = 0  # ids whose content, place, label or metadata has changed
     skipped: tuple[SkippedImage, ...] = ()  # images that cannot be read
-    refitted: bool = False  # whether the gallery's own codebooks were fitted again at the end
+    refitted: bool = False  # whether the gallery's own codebooks were fitted again
 
     @property
     def seen(self) -> int:
@@ -221,6 +222,7 @@ class Ingest:
         self._since = time.monotonic()
         self._skipped: list[SkippedImage] = []
         self._counts: Counter[str] = Counter()
+        self._refitted = False
 
     def run(
         self,
@@ -262,7 +264,9 @@ class Ingest:
         self.store.merge_files(above=_MANY_FILES)
         counts = self._counts
         return AddReport(
-            counts["added"], counts["unchanged"], counts["replaced"], tuple(self._skipped)
+            *(counts[name] for name in ("added", "unchanged", "replaced")),
+            skipped=tuple(self._skipped),
+            refitted=self._refitted,
         )
 
     def _items(self, source: Source, metadata: Mapping[str, Any], prefix: str) -> Iterator[Item]:
@@ -319,6 +323,8 @@ class Ingest:
         late = time.monotonic() - self._since >= COMMIT_SECONDS
         if self.store.manifest.owns_codebooks and not len(self.store):
             most, late = max(most, FIT_IMAGES), False
+        elif needs_fit_before_adding(self.store):  # seldom, since each fit loses a little
+            most, late = max(most, min(len(self.store), FIT_IMAGES)), False
         if len(self._waiting) >= most or late:
             self._commit()
 
@@ -341,7 +347,21 @@ class Ingest:
             )
         if not self.store.manifest.owns_codebooks:
             return records
+        from phpq.gallery.refit import refit_for
+
+        self._refitted |= refit_for(self.store, records)
         return code_records(self.store, records, self._before, relabelled=self._relabelled)
+
+
+def needs_fit_before_adding(store: GalleryStore) -> bool:
+    """Say whether codebooks must be fitted before rows are added that they fit badly.
+
+    Otherwise they grow, or are fitted afterwards from kept embeddings.
+    """
+    manifest = store.manifest
+    if not manifest.owns_codebooks or manifest.keep_embeddings or not len(store):
+        return False
+    return not can_grow(store.own_codebooks())
 
 
 def _check_clash(old: Record | None, new: Record) -> None:

@@ -45,6 +45,8 @@ from phpq.gallery.store import GalleryStore
 if TYPE_CHECKING:
     from phpq.model import Model
 
+Joining = tuple[FloatArray, Sequence[str | None]]  # embeddings (n, D) and labels of new rows
+
 _MAX_ROWS = 2 * FIT_ROWS  # with one row of each class that the sample missed
 _LISTED = 10  # ids that a message names
 
@@ -187,8 +189,13 @@ def rewrite_codes(
     target: Target,
     progress: Progress | None = None,
     dropped: Sequence[str] = (),
+    *,
+    joining: Joining | None = None,
 ) -> Reencoded:
-    """Fit codebooks, encode and commit; the caller holds the lock. `dropped` has no vectors."""
+    """Fit codebooks, encode and commit; the caller holds the lock. `dropped` has no vectors.
+
+    Codebooks are fitted to rows that are `joining` as well, which the caller adds afterwards.
+    """
     planned, images = target.planned(store.manifest), len(store)
     if target.keep_old:
         _prepare_upgrade(store, target.model, planned)
@@ -199,9 +206,10 @@ def rewrite_codes(
     if planned.owns_codebooks:
         if progress:
             progress("fitting", 0, images)
-        books = _fitted(store, source, planned.num_codebooks, planned.trust)
+        books = _fitted(store, source, planned.num_codebooks, planned.trust, joining)
         name = write_codebooks(store.folder, books)
-        planned = replace(planned, books=name, fit=name, fitted_rows=images - len(dropped))
+        fitted_rows = images - len(dropped) + (len(joining[1]) if joining else 0)
+        planned = replace(planned, books=name, fit=name, fitted_rows=fitted_rows)
     done, source.from_codes = 0, 0
 
     def coded() -> Iterator[Any]:
@@ -271,9 +279,13 @@ def _full_disk_named(folder: Path) -> Iterator[None]:
 
 
 def _fitted(
-    store: GalleryStore, source: EmbeddingSource, num_codebooks: int, trust: float
+    store: GalleryStore,
+    source: EmbeddingSource,
+    num_codebooks: int,
+    trust: float,
+    joining: Joining | None,
 ) -> AdditiveCodebooks:
-    """Fit codebooks to a sample of the rows, and add the classes that it missed."""
+    """Fit codebooks to a sample of the rows and to `joining`, and add the classes it missed."""
     from phpq.additive import calibrate_additive, fit_additive
 
     part = find_part(store)
@@ -283,6 +295,8 @@ def _fitted(
     numbers = column.dictionary_encode().indices.fill_null(-1).to_numpy()[offsets]
     chosen = _sample(numbers)
     rows, labels = _take(store, source, offsets[chosen])
+    if joining:
+        rows, labels = np.concatenate([rows, joining[0]]), [*labels, *joining[1]]
     books = fit_additive(rows, labels, num_codebooks=num_codebooks, trust=trust)
     with suppress(FormatError):  # a refit is also what replaces a damaged file
         books = replace(books, parents=store.own_codebooks().parents)

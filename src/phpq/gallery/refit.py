@@ -5,16 +5,18 @@ A refit encodes all rows again, for the same model (`reencode`).
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from phpq.additive import fits_badly
 from phpq.additive.grow import MAX_DISTORTION, MIN_SHARE
 from phpq.errors import ConfigError
-from phpq.gallery._embedded import KeptEmbeddings, kept_embeddings
-from phpq.gallery.ingest import Progress
+from phpq.gallery._embedded import DecodedCodes, KeptEmbeddings, kept_embeddings
+from phpq.gallery.ingest import Progress, needs_fit_before_adding
+from phpq.gallery.records import Record
 from phpq.gallery.reencode import Reencoded, Target, reencode, rewrite_codes
 from phpq.gallery.store import GalleryStore
 
@@ -78,6 +80,25 @@ def refit(
 def refit_from_kept(store: GalleryStore) -> RefitReport:
     """Do as `refit` from kept embeddings; the caller holds the lock."""
     return _report(store, rewrite_codes(store, KeptEmbeddings(), Target()))
+
+
+def refit_for(store: GalleryStore, records: Sequence[Record]) -> bool:
+    """Fit codebooks again before records are added that they fit badly, where nothing else helps.
+
+    That is in a gallery that keeps no embeddings, and whose codebooks have no room to grow: once
+    the records are in it, nobody knows them better than their bad codes. What the codes of the
+    other rows tell is nearly as good as their embeddings. Says whether it was so; the caller holds
+    the lock.
+    """
+    new = [(each.embedding, each.label) for each in records if each.embedding is not None]
+    if not new or not needs_fit_before_adding(store):
+        return False
+    vectors = np.stack([vector for vector, _ in new]).astype(np.float32)
+    labels = [label for _, label in new]
+    if not fits_badly(store.own_codebooks(), vectors, labels):
+        return False
+    rewrite_codes(store, DecodedCodes(), Target(), joining=(vectors, labels))
+    return True
 
 
 def _report(store: GalleryStore, done: Reencoded) -> RefitReport:
