@@ -264,7 +264,9 @@ class Ingest:
         self.store.merge_files(above=_MANY_FILES)
         counts = self._counts
         return AddReport(
-            *(counts[name] for name in ("added", "unchanged", "replaced")),
+            added=counts["added"],
+            unchanged=counts["unchanged"],
+            replaced=counts["replaced"],
             skipped=tuple(self._skipped),
             refitted=self._refitted,
         )
