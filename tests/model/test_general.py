@@ -22,6 +22,7 @@ from phpq.model import TorchModel, general, load
 from phpq.model.backbone import build_backbone
 from phpq.model.checkpoint import GENERAL, ModelCard
 from phpq.model.general import (
+    PLAIN,
     GeneralEmbedding,
     fit_general,
     frozen_features,
@@ -93,15 +94,28 @@ def unit(vector: NDArray[np.float64]) -> NDArray[np.float64]:
     return vector / float(np.sqrt((vector**2).sum()))
 
 
+def plain_pooling(level: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return the weighted mean of fourth powers of a map (C, h, w), and its fourth root."""
+    total, (_, height, width) = 0.0, level.shape
+    means = np.zeros(len(level))
+    for row in range(height):
+        for column in range(width):
+            down, right = (
+                (at + 0.5) / side * 2 - 1 for at, side in ((row, height), (column, width))
+            )
+            weight = np.exp(-(down**2 + right**2) / (2 * 0.65**2))
+            means += weight * np.maximum(level[:, row, column], 1e-6) ** 4
+            total += weight
+    return (means / total) ** 0.25
+
+
 @torch.no_grad()
 def plain_embedding(made: GeneralEmbedding, image: Tensor) -> NDArray[np.float64]:
     """Return the embedding of one image (3, H, W) by loops over channels."""
     views = []
     for view in (image, image.flip(-1)):
         *_, before, last = (level[0].double().numpy() for level in made.backbone(view[None]))
-        cubes = [[np.maximum(channel, 1e-6) ** 3 for channel in level] for level in (last, before)]
-        means = [unit(np.array([c.mean() ** (1 / 3) for c in level])) for level in cubes]
-        features = np.concatenate(means)
+        features = np.concatenate([unit(plain_pooling(level)) for level in (last, before)])
         whitened = (features - made.mean.double().numpy()) @ made.projection.double().numpy()
         views.append(unit(whitened))
     return unit(views[0] + views[1])
@@ -343,13 +357,33 @@ def test_a_file_of_another_run_or_without_numbers_is_refused(saved: Path, tmp_pa
         read_general(tmp_path, config.model)
 
 
+def test_a_file_tells_how_it_is_pooled_and_files_of_before_are_pooled_plainly(
+    saved: Path, tmp_path: Path
+) -> None:
+    config, made = fitted()
+    tensors, facts = read_safetensors(saved / GENERAL)
+    assert (facts["focus"], facts["centre"]) == ("4.0", "0.65")
+    assert read_general(saved, config.model).pooling == made.pooling
+    del facts["focus"], facts["centre"]
+    save_file(tensors, tmp_path / GENERAL, facts)
+    old = read_general(tmp_path, config.model)
+    images = torch.rand(2, 3, 32, 32)
+    with torch.no_grad():
+        found, (before, last) = old.describe(images), old.backbone(images)
+    means = [level.clamp(min=1e-6).pow(3).mean((2, 3)).pow(1 / 3) for level in (last, before)]
+    expected = torch.cat([each / each.norm(dim=1, keepdim=True) for each in means], 1)
+    torch.testing.assert_close(found, expected)
+    write_general(tmp_path, old)
+    assert read_general(tmp_path, config.model).pooling == PLAIN
+
+
 def test_frozen_features_are_those_of_the_weights_that_training_began_with(tmp_path: Path) -> None:
     torch.manual_seed(7)
     save_file(timm.create_model("test_resnet").state_dict(), tmp_path / "w.safetensors")
     config = tiny_config(f"model.weights={tmp_path / 'w.safetensors'}").model
     images = torch.rand(2, 3, 32, 32)
     found = frozen_features(config, CPU)(images)
-    expected = GeneralEmbedding(build_backbone(config)).eval().describe(images)
+    expected = GeneralEmbedding(build_backbone(config), PLAIN).eval().describe(images)
     torch.testing.assert_close(found, expected)
     torch.manual_seed(8)  # weights are read, not drawn
     other = frozen_features(dataclasses.replace(config, weights="none"), CPU)(images)

@@ -6,12 +6,14 @@ import itertools
 import math
 from typing import Literal
 
+import numpy as np
 import pytest
 import torch
 
 from phpq.model.pooling import (
     FocusPredictor,
     PyramidHybridPooling,
+    centre_weights,
     generalized_spatial_pooling,
     pooling_by_image,
 )
@@ -49,6 +51,33 @@ def test_both_limits_are_exact_for_any_sign() -> None:
     maps = torch.randn(2, 3, 5, 4, generator=torch.Generator().manual_seed(1))
     assert torch.equal(generalized_spatial_pooling(maps, 1.0), maps.flatten(2).mean(2))
     assert torch.equal(generalized_spatial_pooling(maps, math.inf), maps.amax((2, 3)))
+
+
+@pytest.mark.parametrize("rho", [1.0, 3.0])
+def test_weighted_places_count_as_often(rho: float) -> None:
+    maps, times = torch.rand(2, 3, 2, 2), torch.tensor([1, 2, 3, 0])
+    repeated = maps.flatten(2).repeat_interleave(times, dim=2)[:, :, None]
+    pooled = generalized_spatial_pooling(maps, rho, weights=times / times.sum())
+    torch.testing.assert_close(pooled, generalized_spatial_pooling(repeated, rho))
+
+
+def test_autocast_does_not_round_weighted_means() -> None:
+    maps, weights = positive_maps(2, 3, 4, 4), centre_weights(4, 4, 0.7)
+    with torch.autocast("cpu", torch.bfloat16):
+        pooled = generalized_spatial_pooling(maps, 3.0, weights=weights)
+    torch.testing.assert_close(pooled, generalized_spatial_pooling(maps, 3.0, weights=weights))
+
+
+def test_weights_around_the_centre_are_those_of_plain_loops() -> None:
+    expected = np.zeros((3, 4))
+    for row in range(3):
+        for column in range(4):
+            down, right = (row + 0.5) / 1.5 - 1, (column + 0.5) / 2 - 1
+            expected[row, column] = math.exp(-(down**2 + right**2) / (2 * 0.7**2))
+    expected /= expected.sum()
+    np.testing.assert_allclose(centre_weights(3, 4, 0.7), expected.ravel(), rtol=1e-5)
+    assert centre_weights(1, 1, 0.7).tolist() == [1.0]
+    torch.testing.assert_close(centre_weights(2, 5, math.inf), torch.full((10,), 0.1))
 
 
 def test_larger_focus_moves_from_the_mean_to_the_maximum() -> None:

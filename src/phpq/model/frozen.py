@@ -25,7 +25,7 @@ from torch.fx.experimental.optimization import fuse
 from phpq.config import RunConfig
 from phpq.errors import ConfigError
 from phpq.model.backbone import Backbone, FeatureLayout
-from phpq.model.general import as_stored, build_trunk, describe_pyramid
+from phpq.model.general import CENTRED, as_stored, build_trunk, describe_pyramid
 from phpq.model.method import Method
 
 # Of x86 and of ARM, as `torch.cpu.get_capabilities` calls them.
@@ -72,6 +72,7 @@ class FrozenPart:
         backbone, model = self.network.backbone, self.network.setup.model
         settings = (
             *(self.trainable, self.half, self.sizes[0], model.rho, model.rho_mode, model.pooling),
+            *CENTRED,
             *(model.blocks, model.image_size, model.pixel_mean, model.pixel_std),
         )
         digest = hashlib.sha256(repr(settings).encode())

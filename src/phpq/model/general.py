@@ -11,8 +11,10 @@ counts less than differences between classes. There is no gradient descent.
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -23,16 +25,28 @@ from phpq.errors import DivergedError, NotTrainedError
 from phpq.model.backbone import Backbone, build_backbone
 from phpq.model.checkpoint import FINGERPRINT, GENERAL, fingerprint_of_state
 from phpq.model.method import Method, TrainingSet
-from phpq.model.pooling import generalized_spatial_pooling
+from phpq.model.pooling import centre_weights, generalized_spatial_pooling
 from phpq.model.weights import first_not_finite, load_matching, read_safetensors, write_safetensors
 
 LARGEST_DIM = 4096
-FOCUS = 3.0  # of the generalized mean: between the average and the maximum
 # Share of the mean variance that is added to each variance within classes: a small training set
 # underestimates many of them, and those directions would outweigh all others. Results hardly change
 # from 0.1 to 3: docs/decisions/0013.
 WHITEN_SHRINK = 0.3
 _BLOCK = 4096  # rows converted to float64 at once
+
+
+class Pooling(NamedTuple):
+    """How the maps of the trunk are pooled."""
+
+    focus: float  # of the generalized mean: between the average and the maximum
+    # Photos show their subject near the centre: places weigh less towards the border, by a Gaussian
+    # of this deviation, in halves of a side.
+    centre: float
+
+
+PLAIN = Pooling(3.0, math.inf)  # all places alike; of models of before, whose files name none
+CENTRED = Pooling(4.0, 0.65)  # how it was chosen: docs/decisions/0013
 
 
 class GeneralEmbedding(nn.Module):
@@ -41,9 +55,9 @@ class GeneralEmbedding(nn.Module):
     mean: Tensor  # (F,) float32, of the training features
     projection: Tensor  # (F, E) float32
 
-    def __init__(self, backbone: Backbone) -> None:
+    def __init__(self, backbone: Backbone, pooling: Pooling = CENTRED) -> None:
         super().__init__()
-        self.backbone = backbone
+        self.backbone, self.pooling = backbone, pooling
         features = sum(backbone.channels[-2:])
         self.dim = min(features, LARGEST_DIM)
         self.register_buffer("mean", torch.zeros(features))
@@ -56,7 +70,8 @@ class GeneralEmbedding(nn.Module):
         """
         if images.ndim == 2 and self.backbone.feature_layouts[images.shape[1]].has_deepest:
             return images[:, -len(self.mean) :].float()
-        return describe_pyramid(self.backbone(images), token=self.backbone.has_token)
+        pyramid = self.backbone(images)
+        return describe_pyramid(pyramid, self.pooling, token=self.backbone.has_token)
 
     def forward(self, images: Tensor) -> Tensor:
         """Return (B, E) float32 of unit length, of pixels (B, 3, H, W) in [0, 1]."""
@@ -67,14 +82,20 @@ class GeneralEmbedding(nn.Module):
         return F.normalize((self.describe(images) - self.mean) @ self.projection, dim=1)
 
 
-def describe_pyramid(pyramid: list[Tensor], *, token: bool = False) -> Tensor:
+def describe_pyramid(
+    pyramid: list[Tensor], pooling: Pooling = CENTRED, *, token: bool = False
+) -> Tensor:
     """Return the features (B, F) float32 of the deepest levels, not yet whitened.
 
     Generalized means (GeM) of the last two levels, each of unit length. If the last level is a
     class token: the average of the patches, and the token, since both have negative values.
     """
-    focus = 1.0 if token else FOCUS
-    parts = [generalized_spatial_pooling(level, focus) for level in reversed(pyramid[-2:])]
+    focus, centre = (1.0, math.inf) if token else pooling
+    parts = []
+    for level in reversed(pyramid[-2:]):
+        height, width = level.shape[2:]
+        weights = centre_weights(height, width, centre, device=level.device)
+        parts.append(generalized_spatial_pooling(level, focus, weights=weights))
     return torch.cat([F.normalize(part, dim=1) for part in parts], 1)
 
 
@@ -98,7 +119,7 @@ def frozen_features(config: ModelConfig, device: torch.device) -> Callable[[Tens
 
     The baseline for classes that were never learned.
     """
-    frozen = GeneralEmbedding(build_trunk(config, load_weights=True))
+    frozen = GeneralEmbedding(build_trunk(config, load_weights=True), PLAIN)
     return frozen.to(device).eval().describe
 
 
@@ -189,6 +210,7 @@ def write_general(folder: Path, general: GeneralEmbedding) -> None:
         name: as_stored(value) for name, value in state.items() if name.startswith("backbone.")
     }
     facts = {"format": "phpq", FINGERPRINT: fingerprint_of_state(state)}
+    facts |= {name: repr(value) for name, value in general.pooling._asdict().items()}
     write_safetensors(folder / GENERAL, state | trunk, facts)
 
 
@@ -201,6 +223,9 @@ def read_general(folder: Path, config: ModelConfig) -> GeneralEmbedding:
             "the run was stopped before its end. Add it, without training again, with: "
             f"phpq train --resume {folder}"
         )
-    general = GeneralEmbedding(build_trunk(config, load_weights=False))
-    load_matching(general, read_safetensors(path)[0], path)
+    tensors, facts = read_safetensors(path)
+    told = {name: float(facts[name]) for name in Pooling._fields if name in facts}
+    pooling = PLAIN._replace(**told)
+    general = GeneralEmbedding(build_trunk(config, load_weights=False), pooling)
+    load_matching(general, tensors, path)
     return general.eval().requires_grad_(False)

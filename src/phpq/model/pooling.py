@@ -18,25 +18,47 @@ EPSILON = 1e-6
 
 
 def generalized_spatial_pooling(
-    features: Tensor, rho: float, *, kind: Literal["gem", "paper"] = "gem"
+    features: Tensor,
+    rho: float,
+    *,
+    kind: Literal["gem", "paper"] = "gem",
+    weights: Tensor | None = None,
 ) -> Tensor:
     """Pool every channel of (B, C, h, w) over space with focus factor rho: (B, C) float32.
 
     rho = 1 is average pooling, infinity max pooling. "gem" takes the mean inside the root, so that
-    both limits hold. "paper" is the formula as printed, with 1/(hw) outside: it shrinks the result
-    by (hw)^(1/rho - 1).
+    both limits hold; of places with `weights` (hw,), which add up to 1, if they are given. "paper"
+    is the formula as printed, with 1/(hw) outside: it shrinks the result by (hw)^(1/rho - 1).
     """
     pixels = features.flatten(2).float()  # (B, C, hw)
     count = pixels.shape[2]
     if math.isinf(rho):
         return pixels.amax(2) if kind == "gem" else pixels.amax(2) / count
     if rho == 1:
-        return pixels.mean(2)
+        return _mean(pixels, weights)
     # The root has an infinite gradient at zero, and powers need positive bases.
     powered = pixels.clamp(min=EPSILON).pow(rho)
     if kind == "gem":
-        return powered.mean(2).pow(1 / rho)
+        return _mean(powered, weights).pow(1 / rho)
     return powered.sum(2).pow(1 / rho) / count
+
+
+def _mean(values: Tensor, weights: Tensor | None) -> Tensor:
+    # Not a matrix product, which autocast would round to bfloat16.
+    return values.mean(2) if weights is None else (values * weights).sum(2)
+
+
+def centre_weights(
+    height: int, width: int, deviation: float, *, device: torch.device | None = None
+) -> Tensor:
+    """Weigh places by a Gaussian around the centre of a map: (height * width,), adding up to 1.
+
+    `deviation` is in halves of a side.
+    """
+    sides = [(2 * torch.arange(side, device=device) + 1) / side - 1 for side in (height, width)]
+    rows, columns = (torch.exp(-side.square() / (2 * deviation**2)) for side in sides)
+    weights = (rows[:, None] * columns).flatten()
+    return weights / weights.sum()
 
 
 def pooling_by_image(
