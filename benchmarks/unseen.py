@@ -7,8 +7,10 @@ classes, all their images; new kinds are the other half), `open` (the first 95 %
 `seen` (all classes, the official split). Compared with: float search over the same embeddings,
 frozen features, a product quantizer fitted to the gallery, and the model's own codes. Backbones
 after the first are learned by half and seen at 64 bits alone.
-Runs are kept in --runs and are not trained again; several train at once. Meant for a GPU. The
-`unseen_result.json` of a run is enough of it: runs of several machines are so put together.
+Runs are kept in --runs and are not trained again; several train at once. The `unseen_result.json`
+of a run is enough of it: runs of several machines are so put together. Without a GPU:
+
+    python benchmarks/unseen.py ... --set training.trainable=last --at-once 1 --measure-at-once 1
 """
 
 from __future__ import annotations
@@ -22,17 +24,23 @@ import time
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+import torch
 from provenance import provenance
 from rich.console import Console
 from rich.table import Table
+from shared_features import shared_model
 
 from phpq import api, load
 from phpq.additive import fit_additive
 from phpq.data import Dataset
+from phpq.evaluation.embedding import embed_readable
 from phpq.evaluation.protocol import LabelledEmbeddings, evaluate_codes
+from phpq.evaluation.run import evaluate_model
+from phpq.model import Model
 
 MODES = {
     "half": ("data.holdout_classes=0.5", "data.learned_images=all"),
@@ -125,20 +133,28 @@ def measure(options: argparse.Namespace) -> None:
     """Measure one run, and write what was found into its folder."""
     folder, mode = Path(options.measure[0]), options.measure[1]
     dataset = api.as_dataset(options.source)
-    evaluation = api.evaluate(folder, dataset, folder / "evaluation")
+    model: Model = load(folder)
+    if model.card.config.training.trainable != "all" and not torch.cuda.is_available():
+        model, frozen = shared_model(folder, folder.parent / "features")
+        evaluation = evaluate_model(model, dataset, frozen=frozen)
+    else:
+        evaluation = api.evaluate(folder, dataset, folder / "evaluation")
     found: dict[str, Any] = {"map": evaluation.codes.map_percent}
     if mode == "seen":
-        found[LABELLED] = labelled(folder, dataset)
+        found[LABELLED] = labelled(model, dataset)
     else:
         found |= evaluation.to_dict()["unseen"]
     found["made"] = provenance(options, gpu=True)
     (folder / RESULT).write_text(json.dumps(found, indent=1), "utf-8")
 
 
-def labelled(folder: Path, dataset: Dataset) -> dict[str, float]:
+def labelled(model: Model, dataset: Dataset) -> dict[str, float]:
     """Measure the MAP of a gallery's own codebooks with its labels, by length of code."""
-    model = load(folder)
-    queries, rows = (model.embed(part, space="general") for part in (dataset.test, dataset.train))
+    general = {"general": partial(model.embed_pixels, space="general")}
+    queries, rows = (
+        embed_readable(model, part, others=general).others["general"]
+        for part in (dataset.test, dataset.train)
+    )
     labels = dataset.train.labels
     names = [dataset.class_names[label] for label in labels]
     asking, found = LabelledEmbeddings(queries, dataset.test.labels), {}

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 from torch import Tensor
+from torch.nn import functional
 
 from phpq.errors import ConfigError
 from phpq.model import build_method
@@ -56,6 +59,25 @@ def test_the_general_embedding_describes_features_as_their_images(part: str) -> 
         from_features = general.describe(frozen.features(images).float())
         from_images = general.describe(images)
     torch.testing.assert_close(from_features, from_images, rtol=0.01, atol=2e-3)
+
+
+@pytest.mark.parametrize("part", ["head", "last"])
+def test_features_of_both_views_make_the_general_embedding(part: str) -> None:
+    network, frozen, images = frozen_part(part)
+    general = GeneralEmbedding(build_trunk(network.setup.model, load_weights=False)).eval()
+    general.backbone.load_state_dict(network.backbone.state_dict())
+    general.backbone.feature_layouts = network.backbone.feature_layouts
+    general.projection.copy_(torch.randn(general.projection.shape))
+    mirrored = replace(frozen, mirrored=True)
+    assert mirrored.fingerprint != frozen.fingerprint
+    with torch.no_grad():
+        views = [general.one_view(one.features(images).float()) for one in (frozen, mirrored)]
+        expected = general(images)
+    torch.testing.assert_close(
+        functional.normalize(views[0] + views[1]), expected, rtol=0, atol=5e-3
+    )
+    with pytest.raises(AssertionError, match="no mirror image"):
+        general(frozen.features(images).float())
 
 
 def test_what_learns_gets_gradients_and_nothing_else() -> None:

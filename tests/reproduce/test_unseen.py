@@ -61,18 +61,23 @@ def test_ways_are_those_that_say_something(unseen: Finished) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("trainable", ["all", "last", "head"])
 def test_galleries_of_phpq_are_fitted_to_its_general_embedding(
-    unseen: Finished, tmp_path: Path
+    trainable: str, tmp_path: Path
 ) -> None:
-    key = unseen.plan.cell_keys[UNSEEN, "phpq", 16, 0]
-    cell = next(cell for cell in unseen.plan.cells if cell.key == key)
-    model = train_run(unseen.context.open(), cell.config, tmp_path / "run", device="cpu")
-    parts = unseen_split(unseen.context.open(), cell.config.data)
+    subject = tiny_subject(f"training.trainable={trainable}", epochs=1)
+    plan = tiny_plan(UNSEEN, "phpq", subject=subject)
+    context = tiny_context(plan, tmp_path / "grid")
+    result = run_plan(plan, context, processes=0, say=print)
+    key = plan.cell_keys[UNSEEN, "phpq", 16, 0]
+    cell = next(cell for cell in plan.cells if cell.key == key)
+    model = train_run(context.open(), cell.config, tmp_path / "run", device="cpu")
+    parts = unseen_split(context.open(), cell.config.data)
     images = np.concatenate([model.embed(part, space="general") for part in parts])
     labels = np.concatenate([part.labels for part in parts])
     rows = np.arange(len(labels))
     expected = search(SearchSetup("float", images), labels, UNSEEN, gallery=rows, queries=rows)
-    record = unseen.result.records[key]
+    record = result.records[key]
     found = next(s for s in record["unseen"] if (s["protocol"], s["way"]) == (UNSEEN, "float"))
     assert found["values"] == pytest.approx(expected.values, abs=0.01)
 

@@ -11,6 +11,7 @@ __all__ = [
     "ImageReader",
     "LabelledImages",
     "SkippedImage",
+    "Splits",
     "data_home",
     "decode_all",
     "decode_square",
@@ -42,6 +43,7 @@ if TYPE_CHECKING:
         Dataset,
         ImageReader,
         LabelledImages,
+        Splits,
         hold_out,
         hold_out_classes,
         learned_part,
@@ -55,8 +57,8 @@ else:
         {
             "phpq.data.decode": "DecodedImages FileReader SkippedImage decode_all decode_square "
             "decode_squares read_image to_square",
-            "phpq.data.images": "Dataset ImageReader LabelledImages hold_out hold_out_classes "
-            "learned_part unseen_split",
+            "phpq.data.images": "Dataset ImageReader LabelledImages Splits hold_out "
+            "hold_out_classes learned_part unseen_split",
             "phpq.data.sources": "data_home open_dataset",
             "phpq.data.synthetic.plumage": "mark_mask plumage write_plumage",
         },

@@ -235,7 +235,14 @@ def learned_part(dataset: Dataset, config: DataConfig) -> Dataset:
     return replace(part, source=dataset.source)
 
 
-def unseen_split(dataset: Dataset, config: DataConfig) -> tuple[LabelledImages, LabelledImages]:
+class Splits(NamedTuple):
+    """A gallery and queries, of any classes."""
+
+    train: LabelledImages
+    test: LabelledImages
+
+
+def unseen_split(dataset: Dataset, config: DataConfig) -> Splits:
     """Return gallery and queries of the classes that a run with these settings holds out.
 
     The queries are their test images. If there are none, or the run does not use the test split,
@@ -244,11 +251,11 @@ def unseen_split(dataset: Dataset, config: DataConfig) -> tuple[LabelledImages, 
     held = hold_out_classes(dataset, config.holdout_classes)
     per_class = config.holdout_per_class or (0 if len(held.unseen_test) else 1)
     if not per_class:
-        return held.unseen_train, held.unseen_test
+        return Splits(held.unseen_train, held.unseen_test)
     train = held.unseen_train
     counts = np.minimum(per_class, np.maximum(train.class_sizes() - 1, 0))
     drawn = draw_per_class(train.ids, train.labels, counts, seed=0)
-    return train.subset(~drawn), train.subset(drawn)
+    return Splits(train.subset(~drawn), train.subset(drawn))
 
 
 @dataclass(frozen=True, slots=True)

@@ -42,6 +42,7 @@ class FrozenPart:
     general_levels: int  # deepest levels that the general embedding is made of
     sizes: tuple[int, int]  # side of an encoded image, and of a training crop
     half: bool = False  # compute in bfloat16
+    mirrored: bool = False  # of the mirror images of pixels
 
     @property
     def device(self) -> torch.device:
@@ -54,6 +55,8 @@ class FrozenPart:
 
         Features of a network that is frozen less far are accepted in place of pixels.
         """
+        if self.mirrored:
+            images = images.flip(-1)
         return torch.cat([part.flatten(1) for part in self._parts(images)], 1).half()
 
     @cached_property
@@ -74,6 +77,7 @@ class FrozenPart:
             *(self.trainable, self.half, self.sizes[0], model.rho, model.rho_mode, model.pooling),
             *CENTRED,
             *(model.blocks, model.image_size, model.pixel_mean, model.pixel_std),
+            *(("mirrored",) if self.mirrored else ()),
         )
         digest = hashlib.sha256(repr(settings).encode())
         for name, value in sorted(backbone.state_dict().items()):

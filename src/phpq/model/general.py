@@ -75,10 +75,11 @@ class GeneralEmbedding(nn.Module):
 
     def forward(self, images: Tensor) -> Tensor:
         """Return (B, E) float32 of unit length, of pixels (B, 3, H, W) in [0, 1]."""
-        both = self._whitened(images) + self._whitened(images.flip(-1))
-        return F.normalize(both, dim=1)
+        assert images.ndim == 4, "features have no mirror image: compute those of both views"
+        return F.normalize(self.one_view(images) + self.one_view(images.flip(-1)), dim=1)
 
-    def _whitened(self, images: Tensor) -> Tensor:
+    def one_view(self, images: Tensor) -> Tensor:
+        """Return (B, E) float32 of unit length, of images or features alone, without a mirror."""
         return F.normalize((self.describe(images) - self.mean) @ self.projection, dim=1)
 
 

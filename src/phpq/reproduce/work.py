@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
-from functools import lru_cache
+from functools import lru_cache, partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, Literal
@@ -20,9 +20,9 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 
 from phpq._version import __version__
-from phpq.codes import CodeArray, Codebooks
+from phpq.codes import CodeArray, Codebooks, normalise_sub_vectors
 from phpq.config import DataConfig
-from phpq.data import Dataset, decode_all, learned_part, open_dataset, unseen_split
+from phpq.data import Dataset, Splits, decode_all, learned_part, open_dataset, unseen_split
 from phpq.data.images import spread
 from phpq.evaluation import LabelledEmbeddings, evaluate_codes, evaluate_float
 from phpq.machine import processor
@@ -32,8 +32,6 @@ from phpq.reproduce.store import DONE, Arrays, KeptCodes, Record, Store, record_
 from phpq.reproduce.unseen import measure_unseen
 
 if TYPE_CHECKING:
-    import torch
-
     from phpq.training.loop import Trainer
     from phpq.training.pixels import TrainingPixels
 
@@ -66,8 +64,9 @@ _open = lru_cache(maxsize=1)(open_dataset)
 
 
 def decode_once(cells: Sequence[Cell], context: WorkerContext) -> None:
-    """Decode the data set into the cache, once for each `DataConfig` of the cells."""
-    for data in {cell.config.data for cell in cells}:
+    """Decode the data set into the cache, once for each `DataConfig` of what learns from pixels."""
+    learned = [cell.config for cell in cells if cell.config.training.trainable == "all"]
+    for data in {config.data for config in learned}:
         dataset = learned_part(context.open(), data)
         new = unseen_split(context.open(), data) if data.holdout_classes else ()
         for images in (dataset.train, dataset.test, *new):
@@ -203,7 +202,7 @@ def _best(by_epoch: dict[str, float]) -> Record:
 def _trainer(cell: Cell, context: WorkerContext, clock: _Clock) -> Trainer:
     from phpq.model.retrieval import resolve_device
     from phpq.model.weights import read_safetensors
-    from phpq.training import Reporter, Trainer
+    from phpq.training import Reporter, Trainer, start_from_head
 
     backbone = None
     if cell.start:
@@ -212,15 +211,11 @@ def _trainer(cell: Cell, context: WorkerContext, clock: _Clock) -> Trainer:
     config, compiled = remaining_config(cell.config), is_compiled(cell, context)
     if compiled:
         config = replace(config, training=replace(config.training, accelerate="full"))
-    trainer = Trainer(
-        context.open(),
-        config,
-        device=resolve_device(context.device),
-        reporter=Reporter(),
-        cache=context.cache,
-        pixels=_PIXELS.get(shared),
-        backbone=backbone,
-    )
+    device = resolve_device(context.device)
+    make = partial(Trainer, context.open(), device=device, reporter=Reporter())
+    trainer = make(config, cache=context.cache, pixels=_PIXELS.get(shared), backbone=backbone)
+    if config.training.trainable == "last" and trainer.network.learns:
+        start_from_head(trainer, make)
     if compiled:
         trainer.compile_evaluation()
     _PIXELS.clear()
@@ -258,47 +253,50 @@ def _learn(
     return facts, rows
 
 
-def _embed(trainer: Trainer, context: WorkerContext, network: Any) -> Arrays:
+def _embed(
+    trainer: Trainer, context: WorkerContext, network: Any, *, mirrored: bool = False
+) -> Arrays:
     """Embed all readable images, with their labels and their positions in their splits.
+
+    `mirrored` takes features of the mirror images, if the trainer learns from features.
 
     Returns:
         "train" (N, D), "train_labels" (N,), "train_rows" (N,), and the same of "test". If classes
         were held out, "new" (n, D) and "new_labels" (n,) of their images, and "new_queries" (n,)
         bool, which of these are queries.
     """
-    dataset, pixels = learned_part(context.open(), trainer.config.data), trainer.pixels
+    data, pixels = trainer.config.data, trainer.pixels
+    dataset = learned_part(context.open(), data)
+    if mirrored:
+        pixels = _load(trainer, context, dataset, mirrored=True)
     arrays: Arrays = {"train": pixels.embed_train(network), "test": pixels.embed_test(network)}
     for name in ("train", "test"):
         known = {image: row for row, image in enumerate(getattr(dataset, name).ids)}
         readable = getattr(pixels, name)
         arrays[f"{name}_labels"] = readable.labels
         arrays[f"{name}_rows"] = np.array([known[image] for image in readable.ids], dtype=np.int64)
-    data = trainer.config.data
-    return arrays | (
-        _embed_new(data, context, network, trainer.device) if data.holdout_classes else {}
-    )
-
-
-def _embed_new(
-    data: DataConfig, context: WorkerContext, network: Any, device: torch.device
-) -> Arrays:
-    from phpq.model.retrieval import apply_to_pixels, embedding_function
-
-    parts = [
-        decode_all(part, data, cache=context.cache) for part in unseen_split(context.open(), data)
-    ]
-    embed = embedding_function(network, data)
-    rows = [
-        apply_to_pixels(
-            embed, part.pixels, data, device=device, whole_batches=device.type == "cuda"
-        )
-        for part in parts
-    ]
-    return {
-        "new": np.concatenate([part.cpu().numpy() for part in rows]),
-        "new_labels": np.concatenate([part.images.labels for part in parts]),
-        "new_queries": np.repeat([False, True], [len(part.images) for part in parts]),
+    if not data.holdout_classes:
+        return arrays
+    new = _load(trainer, context, unseen_split(context.open(), data), mirrored=mirrored)
+    return arrays | {
+        "new": np.concatenate([new.embed_train(network), new.embed_test(network)]),
+        "new_labels": np.concatenate([new.train.labels, new.test.labels]),
+        "new_queries": np.repeat([False, True], [len(new.train), len(new.test)]),
     }
+
+
+def _load(
+    trainer: Trainer, context: WorkerContext, images: Dataset | Splits, *, mirrored: bool
+) -> TrainingPixels:
+    """Read images as the trainer reads those that it learns from: as pixels, or as features."""
+    from phpq.training.features import load_features
+    from phpq.training.pixels import load_pixels
+
+    config, reporter, cache = trainer.config, trainer.reporter, context.cache
+    if trainer.frozen is None:
+        return load_pixels(images, config, device=trainer.device, reporter=reporter, cache=cache)
+    frozen = replace(trainer.frozen, mirrored=mirrored)
+    return load_features(images, config, frozen, reporter=reporter, cache=cache)
 
 
 def _embed_general(cell: Cell, trainer: Trainer, context: WorkerContext) -> Arrays:
@@ -306,8 +304,13 @@ def _embed_general(cell: Cell, trainer: Trainer, context: WorkerContext) -> Arra
     from phpq.model.general import fit_general
 
     general = fit_general(trainer.evaluated_network, cell.config, trainer.training_set)
-    embedder = _embedder(general, lambda images, **_: general(images), general.dim)
-    return _embed(trainer, context, embedder)
+    if trainer.frozen is None:
+        embedder = _embedder(general, lambda images, **_: general(images), general.dim)
+        return _embed(trainer, context, embedder)
+    embedder = _embedder(general, lambda rows, **_: general.one_view(rows), general.dim)
+    views = [_embed(trainer, context, embedder, mirrored=mirrored) for mirrored in (False, True)]
+    both = {name: views[0][name] + views[1][name] for name in _SPLITS if name in views[0]}
+    return views[0] | {name: normalise_sub_vectors(rows, 1) for name, rows in both.items()}
 
 
 def _embedder(module: Any, embed: Callable[..., Any], dim: int) -> Any:

@@ -2,7 +2,7 @@
 
 from phpq.training.loop import Trainer, run_epochs
 from phpq.training.progress import Reporter, TerminalReporter
-from phpq.training.run import build_trainer, learn_backbone, train_run
+from phpq.training.run import build_trainer, learn_backbone, start_from_head, train_run
 
 __all__ = [
     "Reporter",
@@ -11,5 +11,6 @@ __all__ = [
     "build_trainer",
     "learn_backbone",
     "run_epochs",
+    "start_from_head",
     "train_run",
 ]

@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from phpq.config import RunConfig
-from phpq.data import Dataset, LabelledImages
+from phpq.data import Dataset, LabelledImages, Splits
 from phpq.data.batches import ResidentPixels, Views, crop_boxes, cut_boxes, fits_on
 from phpq.data.decode import accept_readable, decode_readable
 from phpq.data.pixel_cache import CacheEntry, StoredPixels, find_entry
@@ -86,7 +86,7 @@ class MappedFeatures:
 
 
 def load_features(
-    dataset: Dataset,
+    dataset: Dataset | Splits,
     config: RunConfig,
     frozen: FrozenPart,
     *,
@@ -193,7 +193,7 @@ def _entry(
 ) -> CacheEntry | None:
     """Return the cache entry of a block; None without a cache."""
     made_by = (frozen.fingerprint, config.data.eval_crop, torch.__version__)
-    kind = f"-{frozen.trainable}-{start}"
+    kind = f"-{frozen.trainable}{'-mirrored' * frozen.mirrored}-{start}"
     return find_entry(cache, images, config.data, kind=kind, made_by=made_by) if cache else None
 
 

@@ -109,6 +109,7 @@ class Trainer:
             network.backbone.load_state_dict(backbone)
         self.network: Method = network.to(device).to(memory_format=torch.channels_last)
         frozen = None if training.trainable == "all" else _freeze(self.network, config, group)
+        self.frozen: FrozenPart | None = frozen
         group.broadcast([*self.network.parameters(), *self.network.buffers()])
         self.averaged = copy.deepcopy(self.network).eval().requires_grad_(False)
         synchronise(self.network, group)

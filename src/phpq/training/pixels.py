@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from phpq.config import DataConfig, RunConfig
-from phpq.data import Dataset, DecodedImages, LabelledImages, decode_all
+from phpq.data import Dataset, DecodedImages, LabelledImages, Splits, decode_all
 from phpq.data.batches import PixelSource, ResidentPixels, StreamedPixels, Views, fits_on
 from phpq.data.decode import accept_readable, decode_readable
 from phpq.data.pixel_cache import StoredPixels, find_entry
@@ -85,7 +85,7 @@ class TrainingPixels:
 
 
 def load_pixels(
-    dataset: Dataset,
+    dataset: Dataset | Splits,
     config: RunConfig,
     *,
     device: torch.device,

@@ -217,7 +217,7 @@ def build_trainer(  # noqa: PLR0913  by name
         trainer = make(rest, cache=cache)
         ready()
         if rest.training.trainable == "last" and not begun and trainer.network.learns:
-            _start_from_head(trainer, make)
+            start_from_head(trainer, make)
         return trainer
     build_method(config, len(dataset.class_names), load_weights=False)  # shows bad options now
     classifier = make(first, cache=cache)
@@ -225,7 +225,7 @@ def build_trainer(  # noqa: PLR0913  by name
     return make(rest, pixels=classifier.pixels, backbone=learn_backbone(classifier))
 
 
-def _start_from_head(trainer: Trainer, make: Callable[..., Trainer]) -> None:
+def start_from_head(trainer: Trainer, make: Callable[..., Trainer]) -> None:
     """Train the head alone, which takes seconds, before the last stage is trained with it."""
     trainer.reporter.message("learning the head first")
     config = head_config(trainer.config)
