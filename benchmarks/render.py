@@ -47,6 +47,7 @@ TABLES: dict[str, Callable[[Load], str]] = {
     "other-sets.quality": tables.other_sets,
     "unseen.half": tables.unseen_half,
     "unseen.open": tables.unseen_open,
+    "unseen.in-use": tables.unseen_in_use,
     "knows.scores": tables.knows_scores(*tables.KNOWS),
     "knows.model": tables.knows_scores("knows-model"),
     "knows.parents": tables.knows_parents,

@@ -190,46 +190,75 @@ def seed_mean(found: Mapping[str, Any]) -> str:
     return f"{statistics.mean(found['seeds']):.1f}"
 
 
+# What learned -> file of its runs on unseen classes.
+UNSEEN = {"everything": "unseen", "last stage": "unseen-last"}
+BACKBONES = {"resnet18": "ResNet-18", "resnet50": "ResNet-50"}
+
+
 def unseen_half(load: Load) -> str:
     """Return new species among each other, by floats and codes, without and with labels."""
-    found = load("unseen")["by_seed"]
-    backbones = ("resnet18", "resnet50")
 
     def pair(place: Mapping[str, Any], first: str, second: str) -> str:
         return f"{seed_mean(place[first])}, {seed_mean(place[second])}"
 
-    lines: dict[str, list[str]] = {}
+    heads, lines = [""], dict[str, list[str]]()
     titles = {"32": "4 bytes: R@1, MAP@R", "64": "8 bytes", "128": "16 bytes"}
-    for name in backbones:
-        half, labelled = found["half"][name], found["labelled"][name]["64"]
-        shown = {"float, without labels: R@1, MAP@R": pair(half["float"], "r1", "map_r")}
-        shown |= {title: pair(half["codes"][b], "r1", "map_r") for b, title in titles.items()}
-        shown |= {
-            "8 bytes, with labels: MAP, P@1": pair(labelled, "map", "p1"),
-            "the same, gallery of all 200 species: MAP": seed_mean(labelled["all_map"]),
-            "named by five labelled images of each of 100 kinds, five draws": seed_mean(
-                labelled["five_shot"]
-            ),
-        }
-        for title, cell in shown.items():
-            lines.setdefault(title, []).append(cell)
-    rows = [(title, *cells) for title, cells in lines.items()]
-    return markdown(("", "ResNet-18", "ResNet-50"), rows, right=True)
+    for learned, file in UNSEEN.items():
+        found = load(file)["by_seed"]
+        for name, half in found["half"].items():
+            labelled = found["labelled"][name]["64"]
+            heads.append(f"{BACKBONES[name]}, {learned}")
+            shown = {"float, without labels: R@1, MAP@R": pair(half["float"], "r1", "map_r")}
+            shown |= {title: pair(half["codes"][b], "r1", "map_r") for b, title in titles.items()}
+            shown |= {
+                "8 bytes, with labels: MAP, P@1": pair(labelled, "map", "p1"),
+                "the same, gallery of all 200 species: MAP": seed_mean(labelled["all_map"]),
+                "named by five labelled images of each of 100 kinds, five draws": seed_mean(
+                    labelled["five_shot"]
+                ),
+                "seeds": str(len(half["float"]["r1"]["seeds"])),
+            }
+            for title, cell in shown.items():
+                lines.setdefault(title, []).append(cell)
+    return markdown(heads, [(title, *cells) for title, cells in lines.items()], right=True)
 
 
 def unseen_open(load: Load) -> str:
     """Return ten new species beside 190 learned ones."""
-    found = load("unseen")["by_seed"]["open"]["64"]
     names = {
         "new@new": "unseen_unseen",
         "new@all": "unseen_all",
         "learned@learned": "seen_seen",
     }
-    rows = [
-        (title, seed_mean(found[name]), seed_mean(found[f"{name}_labelled"]))
-        for title, name in names.items()
-    ]
-    return markdown(("gallery, queries", "without labels", "with labels"), rows, right=True)
+    rows = []
+    for learned, file in UNSEEN.items():
+        found = load(file)["by_seed"].get("open", {}).get("64")
+        if found:
+            for title, name in names.items():
+                cells = (seed_mean(found[one]) for one in (name, f"{name}_labelled"))
+                rows.append((learned, title, *cells))
+    heads = ("what learned", "gallery, queries", "without labels", "with labels")
+    return markdown(heads, rows, right=True)
+
+
+def unseen_in_use(load: Load) -> str:
+    """Return what happens to a gallery of new kinds as it is used."""
+    rows = []
+    for name, found in load(UNSEEN["last stage"])["by_seed"]["in_use"].items():
+
+        def both(title: str, found: Any = found) -> list[str]:
+            return [
+                seed_mean(found[title][used]) if used in found[title] else ""
+                for used in ("without", "with")
+            ]
+
+        for title in found:
+            if title != "trust":
+                rows.append((BACKBONES[name], title, *both(title)))
+        for trust, values in found["trust"].items():
+            for title, value in values.items():
+                rows.append((BACKBONES[name], f"trust {trust}: {title}", "", seed_mean(value)))
+    return markdown(("", "P@1, or first ten of copies", "without labels", "with"), rows, right=True)
 
 
 KNOWS = ("knows", "knows-resnet50")  # networks that learned on species 1-100

@@ -8,23 +8,28 @@ classes, all their images; new kinds are the other half), `open` (the first 95 %
 frozen features, a product quantizer fitted to the gallery, and the model's own codes. Backbones
 after the first are learned by half and seen at 64 bits alone.
 Runs are kept in --runs and are not trained again; several train at once. The `unseen_result.json`
-of a run is enough of it: runs of several machines are so put together. Without a GPU:
+of a run is enough of it: runs of several machines are so put together, by --report-only.
 
-    python benchmarks/unseen.py ... --set training.trainable=last --at-once 1 --measure-at-once 1
+Without a GPU the last stage learns, from features that all runs share:
+
+    python benchmarks/unseen.py cub200:DIR --weights resnet18=FILE resnet50=FILE --modes half open \
+        --set training.trainable=last --at-once 1 --measure-at-once 1 --json unseen-last
 """
 
 from __future__ import annotations
 
 import argparse
+import functools
 import json
 import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
+from operator import getitem
 from pathlib import Path
 from typing import Any
 
@@ -40,6 +45,16 @@ from phpq.data import Dataset
 from phpq.evaluation.embedding import embed_readable
 from phpq.evaluation.protocol import LabelledEmbeddings, evaluate_codes
 from phpq.evaluation.run import evaluate_model
+from phpq.evaluation.unseen import (
+    BEFORE_REFIT,
+    BY_THEMSELVES,
+    BY_TRUE_CLASS,
+    HALF_FITTED,
+    HALF_LABELLED,
+    RIGHT_LABELS,
+    TRUSTS,
+    WRONG_LABELS,
+)
 from phpq.model import Model
 
 MODES = {
@@ -70,14 +85,14 @@ class Job:
         return f"{self.backbone}-{self.mode}-{self.bits}-seed{self.seed}"
 
 
-def planned(backbones: list[str], seeds: list[int]) -> list[Job]:
+def planned(backbones: list[str], seeds: list[int], modes: list[str]) -> list[Job]:
     """List all trainings."""
     jobs = [
         Job(name, mode, seed) for name in backbones for mode in ("half", "seen") for seed in seeds
     ]
     jobs += [Job(backbones[0], "open", seed) for seed in seeds]
     jobs += [Job(backbones[0], "seen", seed, bits) for bits in SEEN_BITS[:-1] for seed in seeds]
-    return jobs
+    return [job for job in jobs if job.mode in modes]
 
 
 def train(job: Job, options: argparse.Namespace) -> None:
@@ -166,25 +181,26 @@ def labelled(model: Model, dataset: Dataset) -> dict[str, float]:
     return found
 
 
-def mean_of(values: Iterator[float]) -> dict[str, Any]:
-    """Return mean and values of the seeds, in per cent."""
+def mean_of(values: Iterable[float]) -> dict[str, Any]:
+    """Return mean and values of the seeds, in per cent; nothing of none."""
     listed = [round(value, 2) for value in values]
+    if not listed:
+        return {}
     return {"mean": round(statistics.mean(listed), 2), "seeds": listed}
 
 
 def fold(found: dict[Job, dict[str, Any]]) -> dict[str, Any]:
-    """Put the runs together: means over seeds, and beside them what each seed gave."""
+    """Put the runs together: means over seeds, and beside them what each seed gave.
+
+    What no run measured is left out.
+    """
+
+    def results(backbone: str, mode: str, bits: int = 64) -> list[Any]:
+        wanted = backbone, mode, bits
+        return [r for job, r in found.items() if (job.backbone, job.mode, job.bits) == wanted]
 
     def over(backbone: str, mode: str, *path: str, bits: int = 64) -> dict[str, Any]:
-        def at(result: Any) -> float:
-            for key in path:
-                result = result[key]
-            return float(result)
-
-        same = [
-            r for j, r in found.items() if (j.backbone, j.mode, j.bits) == (backbone, mode, bits)
-        ]
-        return mean_of(at(result) for result in same)
+        return mean_of(functools.reduce(getitem, path, r) for r in results(backbone, mode, bits))
 
     backbones = list(dict.fromkeys(job.backbone for job in found))
     first = backbones[0]
@@ -205,16 +221,71 @@ def fold(found: dict[Job, dict[str, Any]]) -> dict[str, Any]:
     }
     plain = ("unseen_all", "unseen_unseen", "seen_seen")
     names = (*plain, *(f"{name}_labelled" for name in plain))
-    return {
-        "half": half,
-        "labelled": labelled,
-        "open": {"64": {name: over(first, "open", "open", "64", name) for name in names}},
-        "seen": {str(bits): over(first, "seen", "map", bits=bits) for bits in SEEN_BITS},
-        "seen_labelled": {
-            str(bits): over(first, "seen", LABELLED, str(bits)) for bits in SEEN_BITS
-        },
-        "seen_by": {backbone: {"64": over(backbone, "seen", "map")} for backbone in backbones},
+    tree: dict[str, Any] = without_gaps(
+        {
+            "half": half,
+            "labelled": labelled,
+            "in_use": {name: in_use(results(name, "half")) for name in backbones},
+            "open": {"64": {name: over(first, "open", "open", "64", name) for name in names}},
+            "seen": {str(bits): over(first, "seen", "map", bits=bits) for bits in SEEN_BITS},
+            "seen_labelled": {
+                str(bits): over(first, "seen", LABELLED, str(bits)) for bits in SEEN_BITS
+            },
+            "seen_by": {backbone: {"64": over(backbone, "seen", "map")} for backbone in backbones},
+        }
+    )
+    return tree
+
+
+# What happens to a gallery of new kinds: (protocol of `evaluate_unseen`, value, gallery's labels).
+IN_USE = {
+    "copies find their original": ("own look", "r10", ("without", "with")),
+    "labelled rows of half labelled": (HALF_LABELLED.format("labelled"), "r1", ("with",)),
+    "other rows of half labelled": (HALF_LABELLED.format("unlabelled"), "r1", ("with",)),
+    "added, before a refit": (BEFORE_REFIT, "r1", ("without", "with")),
+    "added, after a refit": ("unseen@all", "r1", ("without", "with")),
+    "codebooks of the other half": (HALF_FITTED, "r1", ("without",)),
+}
+OF_TRUST = {
+    "right": (RIGHT_LABELS, "r1"),
+    "a tenth wrong": (WRONG_LABELS, "r1"),
+    "wrong ones by their true class": (BY_TRUE_CLASS, "r1"),
+    "wrong ones by themselves": (BY_THEMSELVES, "r10"),
+}
+
+
+def in_use(results: list[Any]) -> dict[str, Any]:
+    """Return what happens to 8-byte codes as a gallery is used: means over runs, in per cent."""
+
+    def score(protocol: str, value: str, labels: str) -> dict[str, Any]:
+        place = protocol, "codes", labels, 64
+        return mean_of(
+            one["values"][value]
+            for result in results
+            for one in result["scores"]
+            if (one["protocol"], one["way"], one["labels"], one["bits"]) == place
+        )
+
+    plain = {
+        name: {used: score(protocol, value, used) for used in labels}
+        for name, (protocol, value, labels) in IN_USE.items()
     }
+    by_trust = {
+        f"{trust:g}": {
+            name: score(protocol.format(trust), value, "with")
+            for name, (protocol, value) in OF_TRUST.items()
+        }
+        for trust in TRUSTS
+    }
+    return plain | {"trust": by_trust}
+
+
+def without_gaps(tree: Any) -> Any:
+    """Return the same tree without its empty parts."""
+    if not isinstance(tree, dict) or "mean" in tree:
+        return tree
+    kept = {key: without_gaps(value) for key, value in tree.items()}
+    return {key: value for key, value in kept.items() if value}
 
 
 def means(tree: Any) -> Any:
@@ -247,19 +318,27 @@ def main() -> None:
     parser.add_argument("--at-once", type=int, default=3, help="Trainings.")
     parser.add_argument("--measure-at-once", type=int, default=3)
     parser.add_argument("--set", nargs="*", default=[], metavar="STAGE.FIELD=VALUE")
+    parser.add_argument("--modes", nargs="+", choices=MODES, default=list(MODES))
+    parser.add_argument("--json", default="unseen", metavar="NAME", help="Of the file in --out.")
+    parser.add_argument(
+        "--report-only", action="store_true", help="Put together the runs that are measured."
+    )
     parser.add_argument("--measure", nargs=2, metavar=("RUN", "MODE"))
     options = parser.parse_args()
     if options.measure:
         measure(options)
         return
-    jobs = planned([pair.split("=")[0] for pair in options.weights], options.seeds)
+    backbones = [pair.split("=")[0] for pair in options.weights]
+    jobs = planned(backbones, options.seeds, options.modes)
+    if options.report_only:
+        jobs = [job for job in jobs if (options.runs / job.name / RESULT).is_file()]
     found = run_all(jobs, options)
     tree = fold(found)
     options.out.mkdir(parents=True, exist_ok=True)
     runs = {job.name: result["made"] for job, result in found.items()}
     content = means(tree) | {"by_seed": tree, "made": provenance(options, gpu=True)}
     content["made"]["runs"] = {name: {k: made[k] for k in KEPT} for name, made in runs.items()}
-    (options.out / "unseen.json").write_text(json.dumps(content, indent=1) + "\n", "utf-8")
+    (options.out / f"{options.json}.json").write_text(json.dumps(content, indent=1) + "\n", "utf-8")
     table = Table("measure", "mean", "seeds", title="New kinds, per cent")
     for path, value in flatten(tree):
         table.add_row(path, f"{value['mean']:.2f}", " ".join(f"{v:.1f}" for v in value["seeds"]))

@@ -35,11 +35,17 @@ from phpq.evaluation.search import (
     with_labels,
 )
 
-TRUSTS = (0.5, 0.8, 0.95)  # that are measured with wrong labels
+TRUSTS = (0.5, 0.8, TRUST)  # that are measured with wrong labels; the last is the default
 SHOTS, DRAWS = 5, 5  # labelled images per class, and how often they are drawn
 FLIPPED = 0.1  # share of the labels that are made wrong
 UNSEEN = "unseen"
 BEFORE_REFIT = "unseen@all, before a refit"
+HALF_FITTED = "unseen, codebooks of one half, queries of the other"
+HALF_LABELLED = "unseen@unseen, half of the rows labelled: {} rows"
+RIGHT_LABELS, WRONG_LABELS = "true labels, trust {:g}", "wrong labels, trust {:g}"
+ASKING = f"{WRONG_LABELS}: these images ask"
+BY_TRUE_CLASS = f"{WRONG_LABELS}: these images, by their true class"
+BY_THEMSELVES = f"{WRONG_LABELS}: these images, by themselves"
 OPEN = ("seen@seen", "seen@all", "unseen@unseen", "unseen@all")
 FIVE = "five labelled"
 PROTOCOLS = (UNSEEN, *OPEN, FIVE)
@@ -225,10 +231,9 @@ def half_fitted(
     """Fit codebooks to a random half of the images of unseen classes; the others are queries."""
     everything = split.rows(unseen=True)
     half = np.random.default_rng(0).random(len(everything)) < 0.5
-    protocol = "unseen, codebooks of one half, queries of the other"
     for setup in setups:
         known = fitted_to(setup, everything[half], names_of(labels))
-        yield search(known, labels, protocol, gallery=everything, queries=everything[~half])
+        yield search(known, labels, HALF_FITTED, gallery=everything, queries=everything[~half])
 
 
 def before_refit(
@@ -255,7 +260,7 @@ def half_labelled(setup: SearchSetup, labels: IntArray, split: ClassSplit) -> It
         yield search(
             setup,
             labels,
-            f"unseen@unseen, half of the rows labelled: {kind} rows",
+            HALF_LABELLED.format(kind),
             gallery=gallery,
             queries=queries,
             names=names,
@@ -281,16 +286,15 @@ def wrong_labels(
     if not len(flipped):  # one class, or too few images
         return
     for trust in trusts:
-        setup, suffix = additive_codes(images, bits, trust=trust), f"trust {trust:g}"
-        yield search(setup, labels, f"true labels, {suffix}", gallery=gallery, queries=queries)
+        setup, itself = additive_codes(images, bits, trust=trust), np.arange(len(labels))
+        yield search(setup, labels, RIGHT_LABELS.format(trust), gallery=gallery, queries=queries)
         find = partial(search, fitted_to(setup, gallery, names), names=names)
-        yield find(labels, f"wrong labels, {suffix}", gallery=gallery, queries=queries)
-        asking = f"wrong labels, {suffix}: these images ask"
-        yield find(labels, asking, gallery=gallery, queries=flipped)
-        among = f"wrong labels, {suffix}: these images, by their true class"
-        yield find(labels, among, gallery=flipped, queries=queries)
-        own, itself = f"wrong labels, {suffix}: these images, by themselves", np.arange(len(labels))
-        yield find(itself, own, gallery=gallery, queries=flipped, itself=True)
+        yield find(labels, WRONG_LABELS.format(trust), gallery=gallery, queries=queries)
+        yield find(labels, ASKING.format(trust), gallery=gallery, queries=flipped)
+        yield find(labels, BY_TRUE_CLASS.format(trust), gallery=flipped, queries=queries)
+        yield find(
+            itself, BY_THEMSELVES.format(trust), gallery=gallery, queries=flipped, itself=True
+        )
 
 
 def find_originals(
