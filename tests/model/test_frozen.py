@@ -12,7 +12,7 @@ from torch.nn import functional
 from phpq.errors import ConfigError
 from phpq.model import build_method
 from phpq.model.frozen import FrozenPart, freeze_network
-from phpq.model.general import GeneralEmbedding, build_trunk
+from phpq.model.general import GeneralEmbedding, LearnedHead, build_trunk
 from phpq.model.method import Method
 from tiny_runs import CLASSES, SIDE, tiny_config
 
@@ -64,10 +64,11 @@ def test_the_general_embedding_describes_features_as_their_images(part: str) -> 
 @pytest.mark.parametrize("part", ["head", "last"])
 def test_features_of_both_views_make_the_general_embedding(part: str) -> None:
     network, frozen, images = frozen_part(part)
-    general = GeneralEmbedding(build_trunk(network.setup.model, load_weights=False)).eval()
-    general.backbone.load_state_dict(network.backbone.state_dict())
-    general.backbone.feature_layouts = network.backbone.feature_layouts
-    general.projection.copy_(torch.randn(general.projection.shape))
+    model = network.setup.model
+    head, trunk = LearnedHead(network.backbone.channels, model), network.backbone
+    general = GeneralEmbedding(trunk, head=head, weight=model.general_learned).eval()
+    for matrix in (general.projection, head.axes):
+        matrix.copy_(torch.randn(matrix.shape))
     mirrored = replace(frozen, mirrored=True)
     assert mirrored.fingerprint != frozen.fingerprint
     with torch.no_grad():

@@ -18,7 +18,7 @@ from torch import Tensor
 from phpq.config import RunConfig
 from phpq.data import decode_all
 from phpq.errors import DivergedError, FormatError, NotTrainedError, UnknownNameError
-from phpq.model import TorchModel, general, load
+from phpq.model import TorchModel, build_method, general, load
 from phpq.model.backbone import build_backbone
 from phpq.model.checkpoint import GENERAL, ModelCard
 from phpq.model.general import (
@@ -112,26 +112,57 @@ def plain_pooling(level: NDArray[np.float64]) -> NDArray[np.float64]:
 @torch.no_grad()
 def plain_embedding(made: GeneralEmbedding, image: Tensor) -> NDArray[np.float64]:
     """Return the embedding of one image (3, H, W) by loops over channels."""
+    assert made.head is not None
     views = []
     for view in (image, image.flip(-1)):
-        *_, before, last = (level[0].double().numpy() for level in made.backbone(view[None]))
+        pyramid = made.backbone(view[None])
+        *_, before, last = (level[0].double().numpy() for level in pyramid)
         features = np.concatenate([unit(plain_pooling(level)) for level in (last, before)])
         whitened = (features - made.mean.double().numpy()) @ made.projection.double().numpy()
-        views.append(unit(whitened))
+        learned = made.head.norm(made.head.transform(made.head.pooling(pyramid)))[0]
+        along = unit(learned.double().numpy()) @ made.head.axes.double().numpy()
+        views.append(unit(np.concatenate([unit(whitened), 0.3 * along])))
     return unit(views[0] + views[1])
 
 
 def test_the_embedding_is_what_plain_loops_give() -> None:
     config, made = fitted()
     channels = made.backbone.channels
-    assert made.backbone.levels == 2
-    assert made.projection.shape == (sum(channels),) * 2
+    assert made.backbone.levels == config.model.levels == 3
+    assert made.projection.shape == (sum(channels[-2:]),) * 2
+    assert made.dim == sum(channels[-2:]) + 32  # all axes of so short an embedding
     images = torch.from_numpy(pixels(config)[:3]).float() / 255
     with torch.no_grad():
         got = made(images)
     assert got.dtype == torch.float32
     expected = np.stack([plain_embedding(made, image) for image in images])
     np.testing.assert_allclose(got.numpy(), expected, atol=1e-4)
+
+
+def test_the_head_is_that_of_the_network_along_the_principal_axes_of_what_it_learned() -> None:
+    config, made = fitted("model.weights=none")  # the trunk is that of the network, rounded
+    network = tiny_network(seed=1).eval()
+    assert made.head is not None
+    images = torch.from_numpy(pixels(config)).float() / 255
+    with torch.no_grad():
+        found = made.head.embed(made.backbone(images))
+        expected = torch.nn.functional.normalize(network.embed(images), dim=1)
+        kept = made.head(made.backbone(images))
+    torch.testing.assert_close(found, expected, rtol=0, atol=5e-3)
+    values = torch.linalg.eigvalsh(torch.cov(found.T.double(), correction=0)).flip(0)
+    variances = kept.double().var(0, correction=0)
+    torch.testing.assert_close(variances, values.clamp(min=0), rtol=0.02, atol=1e-6)
+
+
+@pytest.mark.parametrize("assignment", ["model.general_learned=0", "method.name=orthohash"])
+def test_no_head_without_its_weight_or_for_another_method(assignment: str, tmp_path: Path) -> None:
+    config = tiny_config(assignment, "quantizer.codebook_size=256")
+    made = fit_general(build_method(config, CLASSES), config, training_set(config))
+    assert made.head is None
+    assert made.backbone.levels == 2
+    assert made.dim == sum(made.backbone.channels)
+    write_general(tmp_path, made)
+    assert read_general(tmp_path, config.model).head is None
 
 
 def test_a_single_level_is_used_alone() -> None:
@@ -285,6 +316,7 @@ def test_what_is_loaded_is_what_was_used(saved: Path) -> None:
     kernels = [value for key, value in files.items() if "conv" in key and value.ndim == 4]
     assert kernels
     assert all(value.dtype == torch.float16 for value in kernels)
+    assert files["head.transform.weight"].dtype == torch.float16
 
 
 def test_saving_carries_it_on_and_fingerprints_know_it(saved: Path, tmp_path: Path) -> None:
@@ -364,9 +396,13 @@ def test_a_file_tells_how_it_is_pooled_and_files_of_before_are_pooled_plainly(
     tensors, facts = read_safetensors(saved / GENERAL)
     assert (facts["focus"], facts["centre"]) == ("4.0", "0.65")
     assert read_general(saved, config.model).pooling == made.pooling
-    del facts["focus"], facts["centre"]
+    assert facts["learned"] == "0.3"
+    for name in ("focus", "centre", "learned"):
+        del facts[name]
+    tensors = {name: value for name, value in tensors.items() if not name.startswith("head.")}
     save_file(tensors, tmp_path / GENERAL, facts)
     old = read_general(tmp_path, config.model)
+    assert old.head is None
     images = torch.rand(2, 3, 32, 32)
     with torch.no_grad():
         found, (before, last) = old.describe(images), old.backbone(images)

@@ -133,6 +133,8 @@ class ModelConfig(_Stage):
     embedding_norm: Literal["batch", "none"] = "batch"  # centre and scale z before it is split
     # Share of the pretrained weights in the trunk of the general embedding, for unseen classes.
     general_share: float = option(0.5, "in [0, 1]")
+    # Length of the learned embedding beside the whitened features (1) of the general one; 0: none.
+    general_learned: float = option(0.3, "in [0, 1]")
 
     def _contradictions(self) -> Iterator[str]:
         rho, blocks = list(self.rho), list(self.blocks)

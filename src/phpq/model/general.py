@@ -5,14 +5,15 @@
 
 The weights of its trunk are interpolated between the pretrained and the learned ones. Pooled
 features are whitened by the covariance within the learned classes, so that variation inside a class
-counts less than differences between classes. There is no gradient descent.
+counts less than differences between classes. Beside them, shorter, stands what the head learned to
+make of the same trunk. There is no gradient descent.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -25,6 +26,7 @@ from phpq.errors import DivergedError, NotTrainedError
 from phpq.model.backbone import Backbone, build_backbone
 from phpq.model.checkpoint import FINGERPRINT, GENERAL, fingerprint_of_state
 from phpq.model.method import Method, TrainingSet
+from phpq.model.network import Network, embedding_layers
 from phpq.model.pooling import centre_weights, generalized_spatial_pooling
 from phpq.model.weights import first_not_finite, load_matching, read_safetensors, write_safetensors
 
@@ -33,6 +35,8 @@ LARGEST_DIM = 4096
 # underestimates many of them, and those directions would outweigh all others. Results hardly change
 # from 0.1 to 3: docs/decisions/0013.
 WHITEN_SHRINK = 0.3
+LEARNED_DIMS = 256  # leading axes of the learned embedding that are kept: nearly all of it
+_WEIGHT = "learned"  # of the head, in the file's metadata
 _BLOCK = 4096  # rows converted to float64 at once
 
 
@@ -49,29 +53,69 @@ PLAIN = Pooling(3.0, math.inf)  # all places alike; of models of before, whose f
 CENTRED = Pooling(4.0, 0.65)  # how it was chosen: docs/decisions/0013
 
 
+class LearnedHead(nn.Module):
+    """What a network learned to make of a pyramid, on the leading axes of the training images."""
+
+    axes: Tensor  # (D, A) float32
+
+    def __init__(self, channels: Sequence[int], config: ModelConfig) -> None:
+        super().__init__()
+        self.pooling, self.transform, self.norm = embedding_layers(channels, config)
+        dim = config.embedding_dim
+        self.register_buffer("axes", torch.zeros(dim, min(dim, LEARNED_DIMS)))
+
+    def embed(self, pyramid: list[Tensor]) -> Tensor:
+        """Return embeddings (B, D) float32 of unit length."""
+        with torch.autocast(pyramid[-1].device.type, enabled=False):
+            embedding = self.norm(self.transform(self.pooling([one.float() for one in pyramid])))
+            return F.normalize(embedding, dim=1)
+
+    def forward(self, pyramid: list[Tensor]) -> Tensor:
+        """Return (B, A) float32."""
+        return self.embed(pyramid) @ self.axes
+
+
 class GeneralEmbedding(nn.Module):
-    """Pixels to whitened features of a trunk, averaged with those of the mirror image."""
+    """Pixels to whitened features of a trunk, averaged with those of the mirror image.
+
+    Beside them stand those of a learned head, `weight` times as long, if there is one.
+    """
 
     mean: Tensor  # (F,) float32, of the training features
     projection: Tensor  # (F, E) float32
 
-    def __init__(self, backbone: Backbone, pooling: Pooling = CENTRED) -> None:
+    def __init__(
+        self,
+        backbone: Backbone,
+        pooling: Pooling = CENTRED,
+        head: LearnedHead | None = None,
+        weight: float = 0.0,
+    ) -> None:
         super().__init__()
-        self.backbone, self.pooling = backbone, pooling
+        self.backbone, self.pooling, self.head, self.weight = backbone, pooling, head, weight
         features = sum(backbone.channels[-2:])
-        self.dim = min(features, LARGEST_DIM)
+        whitened = min(features, LARGEST_DIM)
+        self.dim = whitened + (head.axes.shape[1] if head else 0)
         self.register_buffer("mean", torch.zeros(features))
-        self.register_buffer("projection", torch.zeros(features, self.dim))
+        self.register_buffer("projection", torch.zeros(features, whitened))
 
     def describe(self, images: Tensor) -> Tensor:
         """Return the features (B, F) float32 of pixels (B, 3, H, W) in [0, 1], not yet whitened.
 
         Cached features (B, ...) of a frozen trunk hold them at their end.
         """
+        return self._describe(images, self.backbone(images))
+
+    def _describe(self, images: Tensor, pyramid: list[Tensor]) -> Tensor:
         if images.ndim == 2 and self.backbone.feature_layouts[images.shape[1]].has_deepest:
             return images[:, -len(self.mean) :].float()
-        pyramid = self.backbone(images)
         return describe_pyramid(pyramid, self.pooling, token=self.backbone.has_token)
+
+    def describe_all(self, images: Tensor) -> Tensor:
+        """Return the features and, if there is a head, what it makes of the images: (B, F + D)."""
+        pyramid = self.backbone(images)
+        features = self._describe(images, pyramid)
+        return torch.cat([features, self.head.embed(pyramid)], 1) if self.head else features
 
     def forward(self, images: Tensor) -> Tensor:
         """Return (B, E) float32 of unit length, of pixels (B, 3, H, W) in [0, 1]."""
@@ -80,7 +124,12 @@ class GeneralEmbedding(nn.Module):
 
     def one_view(self, images: Tensor) -> Tensor:
         """Return (B, E) float32 of unit length, of images or features alone, without a mirror."""
-        return F.normalize((self.describe(images) - self.mean) @ self.projection, dim=1)
+        pyramid = self.backbone(images)
+        features = self._describe(images, pyramid)
+        whitened = F.normalize((features - self.mean) @ self.projection, dim=1)
+        if self.head is None:
+            return whitened
+        return F.normalize(torch.cat([whitened, self.weight * self.head(pyramid)], 1), dim=1)
 
 
 def describe_pyramid(
@@ -107,12 +156,38 @@ def fit_general(network: Method, config: RunConfig, training: TrainingSet) -> Ge
     `network` is the one that is saved. All processes of a group must call this together.
     """
     training.message("fitting the general embedding")
-    general = GeneralEmbedding(_mixed_trunk(network.backbone, config.model))
+    head = _copy_head(network, config.model)
+    levels = config.model.levels if head else None
+    trunk = _mixed_trunk(network.backbone, config.model, levels)
+    general = GeneralEmbedding(trunk, head=head, weight=config.model.general_learned)
     general.to(training.labels.device).eval()
-    mean, projection = whiten(training.apply(general.describe), training.labels)
+    rows, count = training.apply(general.describe_all), len(general.mean)
+    mean, projection = whiten(rows[:, :count], training.labels)
     general.mean.copy_(mean)
     general.projection.copy_(projection)
+    if head:
+        axes = _principal_axes(rows[:, count:], head.axes.shape[1])
+        head.axes.copy_(as_stored(axes))
     return general
+
+
+def _copy_head(network: Method, config: ModelConfig) -> LearnedHead | None:
+    """Return the head of a network, rounded as the file stores it; None without one."""
+    if not (isinstance(network, Network) and config.general_learned):
+        return None
+    head, state = LearnedHead(network.backbone.channels, config), network.state_dict()
+    names = (name for name in head.state_dict() if name != "axes")
+    head.load_state_dict({name: as_stored(state[name]) for name in names}, strict=False)
+    return head
+
+
+def _principal_axes(rows: Tensor, count: int) -> Tensor:
+    """Return the `count` leading principal axes (D, count) of rows (N, D), in float64."""
+    rows = rows if rows.is_cuda else rows.cpu()  # some devices have no float64
+    owners = torch.zeros(len(rows), dtype=torch.int64, device=rows.device)
+    total = _covariance(rows, rows.mean(0, keepdim=True, dtype=torch.float64), owners)
+    axes: Tensor = torch.linalg.eigh(total).eigenvectors.flip(1)[:, :count]
+    return axes
 
 
 def frozen_features(config: ModelConfig, device: torch.device) -> Callable[[Tensor], Tensor]:
@@ -124,10 +199,10 @@ def frozen_features(config: ModelConfig, device: torch.device) -> Callable[[Tens
     return frozen.to(device).eval().describe
 
 
-def _mixed_trunk(learned: Backbone, config: ModelConfig) -> Backbone:
+def _mixed_trunk(learned: Backbone, config: ModelConfig, levels: int | None = None) -> Backbone:
     """Return a backbone with `general_share` of the pretrained and the rest of learned weights."""
     share = 0.0 if config.weights == "none" else config.general_share
-    trunk = build_trunk(config, load_weights=share > 0)
+    trunk = build_trunk(config, load_weights=share > 0, levels=levels)
     trunk.feature_layouts = learned.feature_layouts
     state = trunk.state_dict()
     for name, value in learned.state_dict().items():
@@ -208,10 +283,14 @@ def write_general(folder: Path, general: GeneralEmbedding) -> None:
     """Write the general embedding into a model folder."""
     state = general.state_dict()
     trunk = {
-        name: as_stored(value) for name, value in state.items() if name.startswith("backbone.")
+        name: as_stored(value)
+        for name, value in state.items()
+        if name.startswith(("backbone.", "head."))
     }
     facts = {"format": "phpq", FINGERPRINT: fingerprint_of_state(state)}
     facts |= {name: repr(value) for name, value in general.pooling._asdict().items()}
+    if general.head:
+        facts[_WEIGHT] = repr(general.weight)
     write_safetensors(folder / GENERAL, state | trunk, facts)
 
 
@@ -226,7 +305,9 @@ def read_general(folder: Path, config: ModelConfig) -> GeneralEmbedding:
         )
     tensors, facts = read_safetensors(path)
     told = {name: float(facts[name]) for name in Pooling._fields if name in facts}
-    pooling = PLAIN._replace(**told)
-    general = GeneralEmbedding(build_trunk(config, load_weights=False), pooling)
+    pooling, weight = PLAIN._replace(**told), float(facts.get(_WEIGHT, 0))
+    trunk = build_trunk(config, load_weights=False, levels=config.levels if weight else None)
+    head = LearnedHead(trunk.channels, config) if weight else None
+    general = GeneralEmbedding(trunk, pooling, head, weight)
     load_matching(general, tensors, path)
     return general.eval().requires_grad_(False)

@@ -6,6 +6,7 @@ The terms of the objective follow: tensors in, a scalar out; no data-dependent s
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal, NamedTuple, cast
 
@@ -14,7 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from phpq.codes import Codebooks
-from phpq.config import LossConfig
+from phpq.config import LossConfig, ModelConfig
 from phpq.model.method import EpochChange, Learned, Method, MethodSetup, TrainingSet
 from phpq.model.pooling import PyramidHybridPooling
 from phpq.model.quantizer import ProductQuantizer
@@ -63,14 +64,7 @@ class Network(QuantizedMethod):
         self.query_norm = setup.quantizer.query_norm
         dim = self.embedding_dim = model.embedding_dim
         self.backbone = setup.build_backbone()
-        self.pooling = PyramidHybridPooling(
-            self.backbone.channels, model.rho, kind=model.pooling, mode=model.rho_mode
-        )
-        self.transform = nn.Linear(self.backbone.channels[-1], dim)
-        # Centred embeddings use the whole sphere. Uncentred ones share one direction, and the
-        # codebooks then collapse onto a handful of codewords.
-        centred = model.embedding_norm == "batch"
-        self.norm = nn.BatchNorm1d(dim, affine=False) if centred else nn.Identity()
+        self.pooling, self.transform, self.norm = embedding_layers(self.backbone.channels, model)
         self.quantizer = ProductQuantizer(setup.quantizer, dim)
         self.classifier = nn.Linear(dim, setup.num_classes)
         self.quantized = True  # False: learn on embeddings, before the codebooks start
@@ -132,6 +126,19 @@ class Network(QuantizedMethod):
     def forward(self, images: Tensor) -> RetrievalOutput:
         """Embed, quantize softly and classify one batch of pixels in [0, 1]."""
         return self.quantize(self.embed(images))
+
+
+def embedding_layers(
+    channels: Sequence[int], model: ModelConfig
+) -> tuple[PyramidHybridPooling, nn.Linear, nn.Module]:
+    """Create what makes the embedding of a pyramid: pooling, transformation and norm."""
+    dim = model.embedding_dim
+    pooling = PyramidHybridPooling(channels, model.rho, kind=model.pooling, mode=model.rho_mode)
+    # Centred embeddings use the whole sphere. Uncentred ones share one direction, and the
+    # codebooks then collapse onto a handful of codewords.
+    centred = model.embedding_norm == "batch"
+    norm = nn.BatchNorm1d(dim, affine=False) if centred else nn.Identity()
+    return pooling, nn.Linear(channels[-1], dim), norm
 
 
 class LossTerms(NamedTuple):
