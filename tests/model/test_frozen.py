@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor
 from torch.nn import functional
 
 from phpq.errors import ConfigError
-from phpq.model import build_method
+from phpq.model import TorchModel, build_method
+from phpq.model.checkpoint import ModelCard
 from phpq.model.frozen import FrozenPart, freeze_network
 from phpq.model.general import GeneralEmbedding, LearnedHead, build_trunk
 from phpq.model.method import Method
@@ -79,6 +81,18 @@ def test_features_of_both_views_make_the_general_embedding(part: str) -> None:
     )
     with pytest.raises(AssertionError, match="no mirror image"):
         general(frozen.features(images).float())
+
+
+@pytest.mark.parametrize("part", ["head", "last"])
+def test_a_model_with_its_frozen_part_embeds_as_without(part: str) -> None:
+    network, frozen, _ = frozen_part(part)
+    config = tiny_config(f"training.trainable={part}")
+    names = tuple(f"class {number}" for number in range(CLASSES))
+    card, cpu = ModelCard(config=config, class_names=names, dataset=""), torch.device("cpu")
+    models = [TorchModel(network, card, device=cpu, epochs=1, frozen=one) for one in (None, frozen)]
+    squares = np.random.default_rng(0).integers(0, 256, (5, 3, SIDE, SIDE)).astype(np.uint8)
+    expected, found = (model.embed_pixels(squares) for model in models)
+    np.testing.assert_allclose(found, expected, rtol=0.02, atol=0.02)
 
 
 def test_what_learns_gets_gradients_and_nothing_else() -> None:

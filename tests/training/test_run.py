@@ -108,16 +108,16 @@ def test_a_machine_without_matplotlib_trains_all_the_same(
     assert not (tmp_path / CHANCES).exists()  # of so few images
 
 
-@pytest.mark.parametrize("strangers", [0, 8])
+@pytest.mark.parametrize(("strangers", "trainable"), [(0, "all"), (8, "all"), (8, "last")])
 def test_a_run_knows_how_likely_its_answers_are(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, strangers: int
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, strangers: int, trainable: str
 ) -> None:
     """Fitted to the test split, and to classes that were held out where they are enough."""
     for module in ("phpq.additive.calibrate", "phpq.training.run"):
         monkeypatch.setattr(f"{module}.MIN_IMAGES", 10)
     settings = ("data.holdout_classes=0.25",) if strangers else ()
     birds = plumage(8, 6, test_per_species=2, size=SIDE)
-    config = tiny_config("training.epochs=1", *settings)
+    config = tiny_config("training.epochs=1", f"training.trainable={trainable}", *settings)
     model = run.train_run(birds, config, tmp_path, device="cpu")
     said = read_chances(tmp_path, model.fingerprint())
     assert said is not None

@@ -25,6 +25,7 @@ from phpq.model.checkpoint import (
     write_weights,
 )
 from phpq.model.export import write_onnx
+from phpq.model.frozen import FrozenPart
 from phpq.model.general import GeneralEmbedding, read_general, write_general
 from phpq.model.interface import Images, Model, squares_of
 from phpq.model.method import Method
@@ -41,10 +42,16 @@ class TorchModel(Model):
         device: torch.device,
         epochs: int,
         folder: Path | None = None,
+        frozen: FrozenPart | None = None,
     ) -> None:
+        """Put a network on a device.
+
+        The `frozen` part of one that has just learned makes learned embeddings faster, and as it
+        was evaluated.
+        """
         super().__init__(card, network.export(), network.query_norm, epochs=epochs, folder=folder)
         self.network = network.to(device).eval()
-        self.device = device
+        self.device, self.frozen = device, frozen
 
     @cached_property
     def general(self) -> GeneralEmbedding:
@@ -72,8 +79,10 @@ class TorchModel(Model):
             return self.general, self.general.dim
         if space != "learned":
             raise unknown_name("space", space, ("learned", "general"))
-        function = embedding_function(self.network, self.card.config.data)
-        return function, self.network.embedding_dim
+        embed = embedding_function(self.network, self.card.config.data)
+        if frozen := self.frozen:
+            return lambda images: embed(frozen.features(images).float()), self.network.embedding_dim
+        return embed, self.network.embedding_dim
 
     def _embed(
         self, pixels: NDArray[np.uint8], space: Space, batch_size: int

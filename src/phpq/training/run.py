@@ -122,7 +122,14 @@ def train_run(  # noqa: PLR0913  by name
         epochs = _learn(trainer, folder, before=before, begun=begun)
     # Before the general embedding, whose file marks the run as finished.
     unseen = unseen_split(dataset, config.data)[0] if config.data.holdout_classes else None
-    model = TorchModel(trainer.plain_network, card, device=own_device, epochs=epochs, folder=folder)
+    model = TorchModel(
+        trainer.plain_network,
+        card,
+        device=own_device,
+        epochs=epochs,
+        folder=folder,
+        frozen=trainer.frozen,
+    )
     group.on_first(lambda: _write_chances(trainer, model, unseen, folder))
     general = fit_general(trainer.evaluated_network, config, trainer.training_set)
     group.on_first(lambda: write_general(folder, general))
