@@ -107,6 +107,14 @@ def test_the_table_has_means_over_seeds_and_names_gaps(unseen: Finished) -> None
     assert len(section.blocks) == 2
 
 
+def test_a_frozen_backbone_has_features_of_one_kind() -> None:
+    subject = tiny_subject("training.trainable=head", epochs=1)
+    plan = tiny_plan(UNSEEN, "phpq", "lsh", subject=subject)
+    assert [row.name for row in plan.rows[UNSEEN]] == ["lsh", "phpq"]
+    section = unseen_section(unseen_table(plan, {}))
+    assert section.lead.endswith("The backbone is frozen; the heads learn.")
+
+
 def test_pages_are_written(unseen: Finished, tmp_path: Path) -> None:
     data, pages = write_pages(
         unseen.plan, unseen.result.records, unseen.context.store, dataset=None, name=UNSEEN

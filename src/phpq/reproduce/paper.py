@@ -153,7 +153,9 @@ def rows_of(
     if target == "top10":
         return tuple(row for row in _method_rows(base, ()) if row.name in ("phpq", "pqn"))
     if target == UNSEEN:
-        rows = _method_rows(base, methods or UNSEEN_METHODS, shallow=("finetuned", "imagenet"))
+        # Of a frozen backbone both kinds of features are the same.
+        kinds = ("finetuned", "imagenet") if base.training.trainable == "all" else ("imagenet",)
+        rows = _method_rows(base, methods or UNSEEN_METHODS, shallow=kinds)
         return tuple(replace(row, settings=(*row.settings, *UNSEEN_SETTINGS)) for row in rows)
     if target in TABLES:
         variants = _phpq_rows(base)[target]

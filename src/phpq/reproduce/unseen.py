@@ -42,6 +42,11 @@ COLUMNS = {
 _WAYS = {"float": "general floats", "codes": "codes of the gallery's own"}
 OWN, FLOATS = "its own codes", "its own floats"
 _PARTS = ("train", "test", "new")
+_LEARNED = {
+    "all": "",
+    "last": " The last stage of the backbone and the head learn.",
+    "head": " The backbone is frozen; the heads learn.",
+}
 
 
 def measure_unseen(
@@ -101,6 +106,7 @@ def unseen_table(plan: GridPlan, records: Mapping[str, dict[str, Any]]) -> dict[
     return {
         "table": "unseen",
         "dataset": plan.subject.facts(),
+        "trainable": plan.subject.base.training.trainable,
         "bits": bits,
         "seeds": list(plan.seeds),
         "rows": rows,
@@ -157,6 +163,6 @@ def unseen_section(table: Mapping[str, Any]) -> blocks.Section:
     lead = (
         f"{table['dataset']['name']}: the first half of the classes is learned, the other half is "
         "searched. Unseen: its images ask among each other, each without itself. A@B: queries of A "
-        "apart from a gallery of B."
+        f"apart from a gallery of B.{_LEARNED[table['trainable']]}"
     )
     return blocks.Section(TITLES["unseen"], tuple(content), lead=lead)
