@@ -42,6 +42,7 @@ def _scale(name: str) -> Callable[[Load], str]:
 TABLES: dict[str, Callable[[Load], str]] = {
     "readme.headline": tables.readme_headline,
     "readme.search": speed.readme_search,
+    "readme.unseen": tables.readme_unseen,
     "cub200.quality": tables.cub200_quality,
     "cub200.speed": tables.cub200_speed,
     "other-sets.quality": tables.other_sets,

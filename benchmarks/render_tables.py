@@ -223,6 +223,22 @@ def unseen_half(load: Load) -> str:
     return markdown(heads, [(title, *cells) for title, cells in lines.items()], right=True)
 
 
+def readme_unseen(load: Load) -> str:
+    """Return what 8 bytes find of species that nothing has learned."""
+    rows = []
+    for learned, file in UNSEEN.items():
+        found = load(file)["by_seed"]
+        for name, half in found["half"].items():
+            known = found["labelled"][name]["64"]
+            cells = (
+                half["codes"]["64"]["r1"],
+                *(known[k] for k in ("map", "all_map", "five_shot")),
+            )
+            rows.append((f"{BACKBONES[name]}, {learned}", *map(seed_mean, cells)))
+    heads = ("what learned", "R@1, no labels", "MAP, labels", "among all 200", "five-shot")
+    return markdown(heads, rows, right=True)
+
+
 def unseen_open(load: Load) -> str:
     """Return ten new species beside 190 learned ones."""
     names = {

@@ -67,8 +67,7 @@ class LearnedHead(nn.Module):
     def embed(self, pyramid: list[Tensor]) -> Tensor:
         """Return embeddings (B, D) float32 of unit length."""
         with torch.autocast(pyramid[-1].device.type, enabled=False):
-            embedding = self.norm(self.transform(self.pooling([one.float() for one in pyramid])))
-            return F.normalize(embedding, dim=1)
+            return F.normalize(self.norm(self.transform(self.pooling(pyramid))), dim=1)
 
     def forward(self, pyramid: list[Tensor]) -> Tensor:
         """Return (B, A) float32."""
@@ -126,10 +125,11 @@ class GeneralEmbedding(nn.Module):
         """Return (B, E) float32 of unit length, of images or features alone, without a mirror."""
         pyramid = self.backbone(images)
         features = self._describe(images, pyramid)
-        whitened = F.normalize((features - self.mean) @ self.projection, dim=1)
-        if self.head is None:
-            return whitened
-        return F.normalize(torch.cat([whitened, self.weight * self.head(pyramid)], 1), dim=1)
+        with torch.autocast(images.device.type, enabled=False):  # small and sensitive
+            whitened = F.normalize((features - self.mean) @ self.projection, dim=1)
+            if self.head is None:
+                return whitened
+            return F.normalize(torch.cat([whitened, self.weight * self.head(pyramid)], 1), dim=1)
 
 
 def describe_pyramid(
