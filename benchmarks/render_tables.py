@@ -274,7 +274,7 @@ def unseen_in_use(load: Load) -> str:
         for trust, values in found["trust"].items():
             for title, value in values.items():
                 rows.append((BACKBONES[name], f"trust {trust}: {title}", "", seed_mean(value)))
-    return markdown(("", "P@1, or first ten of copies", "without labels", "with"), rows, right=True)
+    return markdown(("network", "measured", "without labels", "with labels"), rows, right=True)
 
 
 KNOWS = ("knows", "knows-resnet50")  # networks that learned on species 1-100
