@@ -38,8 +38,20 @@ def frozen_part(part: str, *assignments: str) -> tuple[Method, FrozenPart, Tenso
         ("model.levels=2", "model.rho=2,1"),
         ("method.name=hashnet", "quantizer.codebook_size=256"),
         ("method.name=exchnet", "quantizer.codebook_size=256"),
+        ("method.name=adsh", "quantizer.codebook_size=256"),
+        ("method.name=pqn",),
     ],
-    ids=["phpq", "learned focus", "paper", "one level", "two levels", "hashnet", "exchnet"],
+    ids=[
+        "phpq",
+        "learned focus",
+        "paper",
+        "one level",
+        "two levels",
+        "hashnet",
+        "exchnet",
+        "adsh",
+        "pqn",
+    ],
 )
 def test_features_embed_as_their_images(part: str, assignments: tuple[str, ...]) -> None:
     network, frozen, images = frozen_part(part, *assignments)
@@ -124,6 +136,13 @@ def test_the_fingerprint_changes_only_with_what_features_depend_on() -> None:
     assert fingerprint("last", "backbone.pyramid.layer3") != last
     assert fingerprint("head", "", "model.rho=2,2,1") != head
     assert fingerprint("head", "", "training.precision=bf16") != head
+    # Methods that keep the same of the maps share features, others do not.
+    others = {
+        name: fingerprint("head", "", f"method.name={name}", "quantizer.codebook_size=256")
+        for name in ("csq", "adsh", "pqn", "lsh", "cfh")
+    }
+    assert len({others[name] for name in ("csq", "adsh", "pqn", "lsh")}) == 1
+    assert len({head, others["csq"], others["cfh"]}) == 3
 
 
 @pytest.mark.parametrize(

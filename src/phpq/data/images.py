@@ -204,7 +204,12 @@ def hold_out_classes(dataset: Dataset, share: float, *, learn_all: bool = False)
             "and evaluation needs queries. Hold out another share of the classes."
         )
     kept = replace(dataset, train=learned[0], test=learned[1])
-    return HeldOutClasses(kept, train.subset(~old), test.subset(~known))
+    # Under names of their own: caches keep one set of images for each.
+    unseen = (
+        replace(images.subset(mask), name=f"{images.name}-unseen")
+        for images, mask in ((train, ~old), (test, ~known))
+    )
+    return HeldOutClasses(kept, *unseen)
 
 
 def learned_classes(dataset: Dataset, share: float) -> int:

@@ -13,6 +13,7 @@ from phpq.codes import Codebooks, sign_codebooks
 from phpq.config import option
 from phpq.model.method import Learned, Method, MethodSetup, pack_bits
 from phpq.model.network import squared_distances
+from phpq.model.pooling import average_cells
 
 HEAD_DEVIATION = 0.01  # of the normal distribution that the hash layer starts from (HashNet)
 MARGIN_BASE, MARGIN_SHARE = 4.0, 0.25  # of triplets: 8 at 16 bits, 20 at 64, as in DTH
@@ -48,6 +49,7 @@ class HashingMethod(Method):
     levels = 1  # deepest stages that the backbone returns
     views = 1  # pooled last stages that are concatenated in a descriptor
     bounded = False  # whether u is a tanh
+    sees_places = False  # whether more of a level matters than its average
     # Whether outputs are centred over the batch; None: as `model.embedding_norm` says.
     centred: ClassVar[bool | None] = None
 
@@ -82,6 +84,10 @@ class HashingMethod(Method):
     def loss(self, outputs: Tensor, labels: Tensor, rows: Tensor) -> tuple[Tensor, ...]:
         """Return the loss and its parts (one for each of `terms`) of u (B, bits) float32."""
         raise NotImplementedError
+
+    def compress(self, pyramid: list[Tensor]) -> list[Tensor]:
+        """Average each level to one cell, unless places matter."""
+        return pyramid if self.sees_places else average_cells(pyramid)
 
     def extract(self, images: Tensor) -> Tensor:
         """Return u (B, bits) float32."""

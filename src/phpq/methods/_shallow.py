@@ -18,6 +18,7 @@ from phpq.codes import Codebooks, FloatArray, check_embeddings, sign_codebooks
 from phpq.errors import ConfigError, NotTrainedError, ShapeError
 from phpq.model.general import whiten
 from phpq.model.method import Learned, Method, MethodSetup, TrainingSet
+from phpq.model.pooling import average_cells
 
 Numbers = NDArray[Any]  # fits are computed in float64, buffers are float32
 
@@ -73,6 +74,10 @@ class ShallowMethod(Method):
     def project(self, features: Tensor) -> Tensor:
         """Return the embeddings (N, D) of centred features (N, C) of unit length."""
         raise NotImplementedError
+
+    def compress(self, pyramid: list[Tensor]) -> list[Tensor]:
+        """Average each level to one cell."""
+        return average_cells(pyramid)
 
     def describe_features(self, images: Tensor, *, mirrored: bool = False) -> Tensor:
         """Return the features (B, F) float32 of pixels in [0, 1], neither centred nor scaled."""

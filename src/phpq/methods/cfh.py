@@ -26,6 +26,7 @@ class CFH(ClassifiedHashing):
     """Codes of the region that a class points at, and of the whole image."""
 
     views = 2  # region and image
+    sees_places = True
     terms = ("classification", "triplet", "quantization", "semantics")
     focus: float = option(10.0, "0 or more")  # s, how sharply a class looks at what resembles it
     # Weight of learning the class embeddings.

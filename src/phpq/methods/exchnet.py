@@ -51,6 +51,7 @@ class ExchNet(AsymmetricHashing):
     swap_share: float = option(0.125, "in [0, 1]")  # share of the epochs, the last, that swap
     levels = 2
     views = 1 + PARTS  # the image and its parts
+    sees_places = True
     gamma = 0.0
     anchors: Tensor  # (classes, PARTS, D) float32
     known: Tensor  # (classes,) float32: 1 where there are anchors

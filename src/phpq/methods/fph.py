@@ -26,6 +26,7 @@ class FPH(ClassifiedHashing):
     """Codes of high stages, corrected by the layout of low ones."""
 
     levels = 4
+    sees_places = True
     descriptor_dim = WIDTH
 
     def __init__(self, setup: MethodSetup) -> None:

@@ -21,6 +21,7 @@ from phpq.config import option
 from phpq.methods._hashing import triplet_mask
 from phpq.model.method import EpochChange, Learned, MethodSetup, TrainingSet
 from phpq.model.network import QuantizedMethod
+from phpq.model.pooling import average_cells
 from phpq.model.quantizer import ProductQuantizer
 
 
@@ -43,6 +44,10 @@ class PQN(QuantizedMethod):
         self.quantizer = ProductQuantizer(full, dim)
         if self.classification:
             self.classifier = nn.Linear(dim, setup.num_classes)
+
+    def compress(self, pyramid: list[Tensor]) -> list[Tensor]:
+        """Average each level to one cell."""
+        return average_cells(pyramid)
 
     def extract(self, images: Tensor) -> Tensor:
         """Return the embeddings (B, D) float32."""

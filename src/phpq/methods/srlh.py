@@ -26,6 +26,7 @@ class SRLH(ClassifiedHashing):
     """Simultaneous region localisation and hashing."""
 
     levels = SCALES
+    sees_places = True
     views = 1 + SCALES  # the image and its regions
     needs_pixels = True
     smallest: float = option(0.35, "in (0, 1]")  # least side of a region, of the image's

@@ -79,11 +79,19 @@ class FrozenPart:
             *(model.blocks, model.image_size, model.pixel_mean, model.pixel_std),
             *(("mirrored",) if self.mirrored else ()),
         )
-        digest = hashlib.sha256(repr(settings).encode())
+        digest = hashlib.sha256(repr(settings).encode() + self._example())
         for name, value in sorted(backbone.state_dict().items()):
             if self.trainable == "head" or not backbone.in_last_stage(name):
                 digest.update(name.encode() + value.cpu().contiguous().numpy().tobytes())
         return digest.hexdigest()
+
+    def _example(self) -> bytes:
+        """Return what the method keeps of some maps: those that keep the same share features."""
+        generator, channels = torch.Generator().manual_seed(0), self.network.backbone.channels
+        maps = [torch.rand(1, count, 2, 2, generator=generator) for count in channels]
+        with torch.no_grad():
+            kept = self.network.compress([one.to(self.device) for one in maps])
+        return b"".join(one.cpu().contiguous().numpy().tobytes() for one in kept)
 
     def _register_layout(self, size: int) -> int:
         """Tell the backbone how features of images of this size are laid out; returns F."""

@@ -48,6 +48,11 @@ def _mean(values: Tensor, weights: Tensor | None) -> Tensor:
     return values.mean(2) if weights is None else (values * weights).sum(2)
 
 
+def average_cells(pyramid: Sequence[Tensor]) -> list[Tensor]:
+    """Average each map (B, C, h, w) to one cell: (B, C, 1, 1) float32."""
+    return [level.float().mean((2, 3), keepdim=True) for level in pyramid]
+
+
 def centre_weights(
     height: int, width: int, deviation: float, *, device: torch.device | None = None
 ) -> Tensor:
