@@ -139,6 +139,11 @@ def _row(
     }
 
 
+def _seeds(seeds: Sequence[int]) -> str:
+    listed = ", ".join(map(str, seeds))
+    return f"mean of seeds {listed}" if len(seeds) > 1 else f"seed {listed}"
+
+
 def unseen_section(table: Mapping[str, Any]) -> blocks.Section:
     """Show a table of `unseen_table`."""
     marks = {True: f" {RECONSTRUCTED}", False: ""}
@@ -153,7 +158,7 @@ def unseen_section(table: Mapping[str, Any]) -> blocks.Section:
             )
             for row in table["rows"]
         ),
-        caption=f"In per cent, mean of seeds {', '.join(map(str, table['seeds']))}; codes of "
+        caption=f"In per cent, {_seeds(table['seeds'])}; codes of "
         f"{table['bits']} bits. The gallery's labels are used only where the row says so. "
         f"{RECONSTRUCTED}: our reconstruction.",
     )
