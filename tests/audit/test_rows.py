@@ -19,6 +19,8 @@ def test_whitening_is_undone() -> None:
     back = undo_whitening(features @ projection, projection)
     np.testing.assert_allclose(back, features, atol=1e-3)
     assert undo_whitening(features, None) is features
+    headed = np.concatenate([features @ projection, np.ones((len(features), 2))], 1)
+    np.testing.assert_allclose(undo_whitening(headed, projection), back, atol=1e-3)
 
 
 def test_the_map_is_that_of_the_model_of_the_gallery(tmp_path: Path) -> None:

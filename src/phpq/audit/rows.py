@@ -118,9 +118,12 @@ def undo_whitening(vectors: FloatArray, projection: FloatArray | None) -> FloatA
     """Return the features (n, F) that a `projection` (F, E) made embeddings (n, E) of.
 
     The projection was fitted to labels. If the model learned from these images, it makes wrong
-    labels look right.
+    labels look right. So does what a learned head adds behind the E numbers: it is left out.
     """
-    return vectors if projection is None else vectors @ np.linalg.pinv(projection)
+    if projection is None:
+        return vectors
+    features: FloatArray = vectors[:, : projection.shape[1]] @ np.linalg.pinv(projection)
+    return features
 
 
 def read_whitening(store: GalleryStore) -> FloatArray | None:
