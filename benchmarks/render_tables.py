@@ -261,17 +261,12 @@ def unseen_in_use(load: Load) -> str:
     """Return what happens to a gallery of new kinds as it is used."""
     rows = []
     for name, found in load(UNSEEN["last stage"])["by_seed"]["in_use"].items():
-
-        def both(title: str, found: Any = found) -> list[str]:
-            return [
-                seed_mean(found[title][used]) if used in found[title] else ""
-                for used in ("without", "with")
-            ]
-
-        for title in found:
-            if title != "trust":
-                rows.append((BACKBONES[name], title, *both(title)))
-        for trust, values in found["trust"].items():
+        by_trust = found["trust"]
+        for title, values in found.items():
+            if values is not by_trust:
+                pair = (values.get(used) for used in ("without", "with"))
+                rows.append((BACKBONES[name], title, *(seed_mean(v) if v else "" for v in pair)))
+        for trust, values in by_trust.items():
             for title, value in values.items():
                 rows.append((BACKBONES[name], f"trust {trust}: {title}", "", seed_mean(value)))
     return markdown(("network", "measured", "without labels", "with labels"), rows, right=True)

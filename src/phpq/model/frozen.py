@@ -74,8 +74,7 @@ class FrozenPart:
         """Hash of everything that features depend on, except for the image."""
         backbone, model = self.network.backbone, self.network.setup.model
         settings = (
-            *(self.trainable, self.half, self.sizes[0], model.rho, model.rho_mode, model.pooling),
-            *CENTRED,
+            *(self.trainable, self.half, self.sizes[0], *CENTRED),
             *(model.blocks, model.image_size, model.pixel_mean, model.pixel_std),
             *(("mirrored",) if self.mirrored else ()),
         )

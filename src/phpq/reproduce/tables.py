@@ -49,12 +49,19 @@ def build_table(plan: GridPlan, target: str, records: Records) -> dict[str, Any]
         table["claims"] = _claims(target, rows)
     if target == "table1":
         table["standing"] = {str(bits): _standing(rows, str(bits)) for bits in plan.bits}
-    machines = [record["hardware"] for record in used]
     return table | {
-        "hardware": [one for n, one in enumerate(machines) if one not in machines[:n]],
-        "commits": sorted({record["commit"] for record in used if record["commit"]}),
+        **made_by(used),
         "cost": _cost([*used, *(records[key] for key in starts if key in records)]),
         "missing": sorted({key for key in keys if key not in records}),
+    }
+
+
+def made_by(used: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Return the machines and the commits of some records."""
+    machines = [record["hardware"] for record in used]
+    return {
+        "hardware": [one for n, one in enumerate(machines) if one not in machines[:n]],
+        "commits": sorted({record["commit"] for record in used if record["commit"]}),
     }
 
 

@@ -29,6 +29,7 @@ from phpq.report import blocks
 from phpq.reproduce.grid import GridPlan
 from phpq.reproduce.paper import RECONSTRUCTED, TITLES, Row
 from phpq.reproduce.store import Arrays
+from phpq.reproduce.tables import made_by
 
 # Heading -> protocol and value of a score.
 COLUMNS = {
@@ -110,7 +111,8 @@ def unseen_table(plan: GridPlan, records: Mapping[str, dict[str, Any]]) -> dict[
         "bits": bits,
         "seeds": list(plan.seeds),
         "rows": rows,
-        "commits": sorted({record["commit"] for record in used if record["commit"]}),
+        "settings": list(plan.subject.settings),
+        **made_by(used),
         "missing": missing,
     }
 
