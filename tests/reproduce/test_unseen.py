@@ -111,6 +111,8 @@ def test_a_frozen_backbone_has_features_of_one_kind() -> None:
     subject = tiny_subject("training.trainable=head", epochs=1)
     plan = tiny_plan(UNSEEN, "phpq", "lsh", subject=subject)
     assert [row.name for row in plan.rows[UNSEEN]] == ["lsh", "phpq"]
+    last = tiny_plan(UNSEEN, "lsh", subject=tiny_subject("training.trainable=last", epochs=1))
+    assert [row.name for row in last.rows[UNSEEN]] == ["lsh", "lsh-imagenet"]  # one has learned
     section = unseen_section(unseen_table(plan, {}))
     assert section.lead.endswith("The backbone is frozen; the heads learn.")
 

@@ -154,7 +154,7 @@ def rows_of(
         return tuple(row for row in _method_rows(base, ()) if row.name in ("phpq", "pqn"))
     if target == UNSEEN:
         # Of a frozen backbone both kinds of features are the same.
-        kinds = ("finetuned", "imagenet") if base.training.trainable == "all" else ("imagenet",)
+        kinds = ("imagenet",) if base.training.trainable == "head" else ("finetuned", "imagenet")
         rows = _method_rows(base, methods or UNSEEN_METHODS, shallow=kinds)
         return tuple(replace(row, settings=(*row.settings, *UNSEEN_SETTINGS)) for row in rows)
     if target in TABLES:
