@@ -7,6 +7,7 @@ import pytest
 
 from phpq.codes import CodeArray, FloatArray
 from phpq.index import CodeIndex, _cells
+from phpq.index._filter import new_sieve
 from phpq.index._kernels import NO_ROW, Query
 from phpq.index._part import build_part
 from reference import random_codebooks, scan_codes
@@ -32,6 +33,7 @@ def query_of(table: FloatArray, top_k: int) -> Query:
         scores=np.full(top_k, -np.inf, np.float32),
         rows=np.full(top_k, NO_ROW, np.int64),
         near=np.empty((2, table.shape[1]), np.int64),
+        sieve=new_sieve(len(table)),
     )
 
 

@@ -9,6 +9,7 @@ import numpy as np
 
 from phpq.codes import FloatArray, IntArray
 from phpq.compiling import compiled
+from phpq.index._filter import BLOCK, filters, new_sieve
 from phpq.index._kernels import (
     NO_ROW,
     Bounds,
@@ -16,12 +17,16 @@ from phpq.index._kernels import (
     Part,
     Query,
     offer_list,
+    offer_long_span,
     offer_span,
     replace_root,
 )
 
 _WALK_SHARE = 0.25  # of the cost of a scan; a longer walk is replaced by a scan
-_LONG_WALK = 131_072.0  # groups; before a longer walk of a large part, cheaper ways are considered
+_FILTERED = 0.1  # cost of a group in a scan with the filter, relative to one without
+_LONG_WALK = (
+    0.1  # of the cost of a scan; before a longer walk of a large part, cheaper ways are considered
+)
 _LARGE_PART = 262_144  # groups
 _PROBED = (8, 32)  # best codewords of the first two codebooks whose cells are probed
 _PROBED_GROUPS = 2048  # at most, in these cells
@@ -143,19 +148,25 @@ def _scan(
     codebooks, words = table.shape
     width = words if codebooks > 1 else 1  # cells of one first byte
     large = part.codes.shape[0] >= _LARGE_PART
+    gap = BLOCK if filters(codebooks) else 0  # groups between cells that are read along
     for a in np.argsort(query.losses[0]) if large else np.arange(words):
         if table[0, a] + bounds.after_one < query.scores[0]:
             continue
         first, last = np.int64(cells[a * width]), np.int64(cells[(a + 1) * width])
         few = codebooks == 1 or last - first <= _FULL_CELL * words
         if few or _hopeful_groups(part, query, a, bounds) > _MOST_CELLS * (last - first):
-            offer_span(part, (first, last), mask, query, met)
+            offer_long_span(part, (first, last), mask, query, met, bounds)
             continue
+        last = first  # of the cells that were found hopeful in a row
         for b in range(words):
-            if table[0, a] + table[1, b] + bounds.after_two >= query.scores[0]:
-                cell = a * words + b
-                span = (np.int64(cells[cell]), np.int64(cells[cell + 1]))
-                offer_span(part, span, mask, query, met)
+            if table[0, a] + table[1, b] + bounds.after_two < query.scores[0]:
+                continue
+            span = (np.int64(cells[a * words + b]), np.int64(cells[a * words + b + 1]))
+            if span[0] > last + gap:
+                offer_long_span(part, (first, last), mask, query, met, bounds)
+                first = span[0]
+            last = span[1]
+        offer_long_span(part, (first, last), mask, query, met, bounds)
 
 
 @compiled
@@ -167,7 +178,7 @@ def _probe(part: Part, mask: MaskArray, query: Query) -> None:
     """
     places = query.scores.size
     scores, rows = np.full(places, -np.inf, np.float32), np.full(places, NO_ROW, np.int64)
-    scratch = Query(query.table, query.losses, scores, rows, query.near)
+    scratch = Query(query.table, query.losses, scores, rows, query.near, query.sieve)
     words = query.table.shape[1]
     firsts = np.argsort(query.losses[0])[: _PROBED[0]]
     seconds = np.argsort(query.losses[1])[: _PROBED[1]]
@@ -204,27 +215,24 @@ def _bounds(query: Query) -> Bounds:
 
 
 @compiled
-def _search_cells(part: Part, mask: MaskArray, query: Query) -> None:
+def _search_cells(part: Part, mask: MaskArray, query: Query, bounds: Bounds) -> None:
     """Walk the cells outwards from the best ones until nothing left can enter the heap.
 
     A group in no walked cell loses more than the reach of the walk in every pair, so its score is
     below the best possible one less pairs x reach. If the walk gets long, or the first pair alone
     decides sooner, the rest is scanned.
     """
-    bounds = _bounds(query)
-    if bounds.size > _LARGEST:
-        offer_span(part, (0, part.codes.shape[0]), mask, query, (-1.0, -1.0))
-        return
     pairs, large = part.cells.shape[0], part.codes.shape[0] >= _LARGE_PART
-    limit = _WALK_SHARE * part.codes.shape[0] + 64.0
+    scan_cost = part.codes.shape[0] * (_FILTERED if filters(part.codes.shape[1]) else 1.0)
+    limit = _WALK_SHARE * scan_cost + 64.0
     step = max(bounds.spread / (8.0 * pairs), 1e-30)
     walked, met, inner, outer, probed = pairs, -1.0, -1.0, 0.0, False
     while True:
         cost = _walk_cost(part, query, (inner, outer), walked)
-        if large and walked > 1 and cost > _LONG_WALK:
-            if not probed:
-                _probe(part, mask, query)
-                probed = True
+        if large and cost > _LONG_WALK * scan_cost and not probed and part.codes.shape[1] > 1:
+            _probe(part, mask, query)
+            probed = True
+        if large and walked > 1 and cost > _LONG_WALK * scan_cost:
             if _few_hopeful(part, query, bounds, cost):
                 walked = 1  # pair 0 alone decides sooner
                 continue
@@ -255,9 +263,14 @@ def search_part(
     """
     losses = np.empty(tables.shape[1:], np.float32)
     near = np.empty((2, tables.shape[2]), np.int64)
+    sieve, groups = new_sieve(tables.shape[1]), part.codes.shape[0]
     for q in range(tables.shape[0]):
-        query = Query(tables[q], losses, scores[q], rows[q], near)
-        if part.cells.shape[0]:
-            _search_cells(part, mask, query)
+        query = Query(tables[q], losses, scores[q], rows[q], near, sieve)
+        sieve.reach[0] = 0.0
+        bounds = _bounds(query)
+        if bounds.size > _LARGEST:
+            offer_span(part, (0, groups), mask, query, (-1.0, -1.0))
+        elif part.cells.shape[0]:
+            _search_cells(part, mask, query, bounds)
         else:
-            offer_span(part, (0, part.codes.shape[0]), mask, query, (-1.0, -1.0))
+            offer_long_span(part, (0, groups), mask, query, (-1.0, -1.0), bounds)

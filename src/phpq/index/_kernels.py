@@ -11,11 +11,13 @@ from numpy.typing import NDArray
 
 from phpq.codes import CodeArray, FloatArray, IntArray
 from phpq.compiling import compiled
+from phpq.index._filter import BLOCK, CHUNK, Sieve, filters, set_reach, sift
 
 WordArray = NDArray[np.uint32]
 MaskArray = NDArray[np.bool_]
 
 NO_ROW = np.iinfo(np.int64).max  # fills a heap together with -inf: any row is better
+_SHORT_SPAN = 32  # groups; they are scored as fast without the filter
 
 
 class Part(NamedTuple):
@@ -42,6 +44,7 @@ class Query(NamedTuple):
     scores: FloatArray  # (k,) a heap; the worst row kept is its root
     rows: IntArray  # (k,)
     near: IntArray  # (2, K) scratch: codewords
+    sieve: Sieve
 
 
 class Bounds(NamedTuple):
@@ -168,6 +171,37 @@ def offer_span(
         if not _seen(query, part, group, met, 1):
             _offer(part, group, score, mask, query)
         group += 1
+
+
+@compiled
+def offer_long_span(
+    part: Part,
+    span: tuple[int, int],
+    mask: MaskArray,
+    query: Query,
+    met: tuple[float, float],
+    bounds: Bounds,
+) -> None:
+    """Offer the groups of a span as `offer_span` does, most of them left out by the filter."""
+    group, last = span
+    if last - group < _SHORT_SPAN or not filters(part.codes.shape[1]):
+        offer_span(part, span, mask, query, met)
+        return
+    while group < last:
+        end = min(last, group // BLOCK * BLOCK + CHUNK)
+        left, worst = -1, query.scores[0]
+        if worst > -np.inf:  # the heap is full
+            reach = bounds.best - worst + bounds.margin
+            limit = set_reach(query.sieve, query.losses, reach)
+            left = sift(query.sieve, part.codes, (group, end), limit)
+        if left < 0:
+            offer_span(part, (group, end), mask, query, met)
+        for place in range(left):
+            group = query.sieve.left[place]
+            score = _score(query.table, part.codes, group)
+            if score >= query.scores[0] and not _seen(query, part, group, met, 1):
+                _offer(part, group, score, mask, query)
+        group = end
 
 
 @compiled
