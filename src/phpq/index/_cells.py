@@ -23,10 +23,11 @@ from phpq.index._kernels import (
 )
 
 _WALK_SHARE = 0.25  # of the cost of a scan; a longer walk is replaced by a scan
-_FILTERED = 0.1  # cost of a group in a scan with the filter, relative to one without
-_LONG_WALK = (
-    0.1  # of the cost of a scan; before a longer walk of a large part, cheaper ways are considered
-)
+_LONG_WALK = 131_072.0  # groups; before a longer walk of a large part, cheaper ways are considered
+_FILTERED = (0.05, 32.0)  # costs of a group and of a span that are filtered, in groups that are not
+_SHORT_SPAN = 64  # groups of a cell; they are scored as fast as they are filtered
+_FILTERED_GAP = 16 * BLOCK  # groups without hope that are filtered along, not to start anew
+_LONE_WALK = 8_192.0  # of pair 0 alone: the filter makes a scan that skips cells the better way
 _LARGE_PART = 262_144  # groups
 _PROBED = (8, 32)  # best codewords of the first two codebooks whose cells are probed
 _PROBED_GROUPS = 2048  # at most, in these cells
@@ -50,6 +51,12 @@ def _near(losses: FloatArray, m: int, reach: float, found: IntArray) -> int:
 
 
 @compiled
+def _span_costs(part: Part) -> tuple[float, float]:
+    """Return what a group of a long span, and the span, cost in groups that are scored."""
+    return _FILTERED if filters(part.codes.shape[1]) else (1.0, 1.0)
+
+
+@compiled
 def _walk_cost(part: Part, query: Query, shell: tuple[float, float], walked: int) -> float:
     """Estimate the cost of `_walk`, in groups read in sequence."""
     losses, (inner, outer) = query.losses, shell
@@ -68,8 +75,24 @@ def _walk_cost(part: Part, query: Query, shell: tuple[float, float], walked: int
                 for k in range(size):
                     both = loss + losses[2 * pair + 1, k]
                     cells += (both <= outer) & (both > inner)
-        cost += cells * (1.0 + (each if pair == 0 else _JUMP_COST * each))
+        if pair == 0:
+            group_cost, span_cost = _span_costs(part)
+            cost += cells * min(1.0 + each, span_cost + group_cost * each)
+        else:
+            cost += cells * (1.0 + _JUMP_COST * each)
     return cost
+
+
+@compiled
+def _most_cost(part: Part, query: Query, walked: int, ends: bool) -> float:
+    """Return what a step of a walk may cost; one that `ends` the search, as much as a scan."""
+    group_cost, span_cost = _span_costs(part)
+    scan: float = group_cost * part.codes.shape[0] + span_cost * query.table.shape[1]
+    if not filters(part.codes.shape[1]):
+        return _WALK_SHARE * scan
+    if walked == 1:
+        return min(_WALK_SHARE * scan, _LONE_WALK)
+    return scan if ends else _WALK_SHARE * scan
 
 
 @compiled
@@ -105,10 +128,12 @@ def _walk(
                 span = (np.int64(cells[cell]), np.int64(cells[cell + 1]))
                 if span[0] == span[1] or loss > bounds.best - query.scores[0] + bounds.margin:
                     continue  # empty, or by now the heap holds better rows
-                if pair == 0:
+                if pair > 0:
+                    offer_list(part, span, mask, query, shell, pair)
+                elif span[1] - span[0] < _SHORT_SPAN:
                     offer_span(part, span, mask, query, (met, met))
                 else:
-                    offer_list(part, span, mask, query, shell, pair)
+                    offer_long_span(part, span, mask, query, (met, met), bounds)
 
 
 @compiled
@@ -148,7 +173,7 @@ def _scan(
     codebooks, words = table.shape
     width = words if codebooks > 1 else 1  # cells of one first byte
     large = part.codes.shape[0] >= _LARGE_PART
-    gap = BLOCK if filters(codebooks) else 0  # groups between cells that are read along
+    gap = _FILTERED_GAP if filters(codebooks) else 0
     for a in np.argsort(query.losses[0]) if large else np.arange(words):
         if table[0, a] + bounds.after_one < query.scores[0]:
             continue
@@ -223,24 +248,22 @@ def _search_cells(part: Part, mask: MaskArray, query: Query, bounds: Bounds) -> 
     decides sooner, the rest is scanned.
     """
     pairs, large = part.cells.shape[0], part.codes.shape[0] >= _LARGE_PART
-    scan_cost = part.codes.shape[0] * (_FILTERED if filters(part.codes.shape[1]) else 1.0)
-    limit = _WALK_SHARE * scan_cost + 64.0
     step = max(bounds.spread / (8.0 * pairs), 1e-30)
-    walked, met, inner, outer, probed = pairs, -1.0, -1.0, 0.0, False
+    walked, met, inner, outer, reach, probed = pairs, -1.0, -1.0, 0.0, np.inf, False
     while True:
         cost = _walk_cost(part, query, (inner, outer), walked)
-        if large and cost > _LONG_WALK * scan_cost and not probed and part.codes.shape[1] > 1:
-            _probe(part, mask, query)
-            probed = True
-        if large and walked > 1 and cost > _LONG_WALK * scan_cost:
-            if _few_hopeful(part, query, bounds, cost):
+        if large and walked > 1 and cost > _LONG_WALK:
+            if not probed:
+                _probe(part, mask, query)
+                probed = True
+            if _few_hopeful(part, query, bounds, cost / _span_costs(part)[0]):
                 walked = 1  # pair 0 alone decides sooner
                 continue
             reach = (bounds.best - query.scores[0] + bounds.margin) / walked
             if reach < outer:
                 outer = reach
                 cost = _walk_cost(part, query, (inner, outer), walked)
-        if cost > limit:
+        if cost > _most_cost(part, query, walked, outer >= reach):
             _scan(part, mask, query, (met, inner), bounds)
             return
         _walk(part, mask, query, (inner, outer), bounds, walked, met)

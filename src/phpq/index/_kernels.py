@@ -17,7 +17,6 @@ WordArray = NDArray[np.uint32]
 MaskArray = NDArray[np.bool_]
 
 NO_ROW = np.iinfo(np.int64).max  # fills a heap together with -inf: any row is better
-_SHORT_SPAN = 32  # groups; they are scored as fast without the filter
 
 
 class Part(NamedTuple):
@@ -184,7 +183,7 @@ def offer_long_span(
 ) -> None:
     """Offer the groups of a span as `offer_span` does, most of them left out by the filter."""
     group, last = span
-    if last - group < _SHORT_SPAN or not filters(part.codes.shape[1]):
+    if not filters(part.codes.shape[1]):
         offer_span(part, span, mask, query, met)
         return
     while group < last:
