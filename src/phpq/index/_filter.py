@@ -25,7 +25,7 @@ _FEATURES = get_host_cpu_features() if config.CPU_FEATURES is None else config.C
 HAS_FILTER: bool = {"+avx512bw", "+avx512vbmi"} <= set(_FEATURES.split(","))
 
 BLOCK = 64  # codes looked up at once: bytes of a register
-CHUNK = 32 * BLOCK  # codes between two looks at the worst score kept
+CHUNK = 128 * BLOCK  # codes between two looks at the worst score kept
 _MOST = CHUNK // 4  # that may be left of a chunk; to score all of it is then as fast
 _LIMIT = 254.0  # of bytes added up, which end at 255
 _STALE = 0.85  # of the reach that bytes were made for; below it they are made again
@@ -167,11 +167,13 @@ def _sifting(books: int) -> Callable[[Sieve, CodeArray, tuple[int, int], int], i
         whole, most = codes.shape[0] // BLOCK * BLOCK, np.uint8(limit)
         for group in range(first // BLOCK * BLOCK, min(last, whole), BLOCK):
             bits = _block_of(sieve.losses, codes, group, most, books)
+            if not bits:
+                continue
             if group < first:
                 bits &= _ALL << np.uint64(first - group)
             if last - group < BLOCK:
                 bits &= _ALL >> np.uint64(BLOCK - (last - group))
-            if bits and count > _MOST:
+            if count > _MOST:
                 return -1
             while bits:
                 left[count] = group + _lowest_bit(bits)

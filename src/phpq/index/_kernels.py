@@ -187,9 +187,11 @@ def offer_long_span(
         offer_span(part, span, mask, query, met)
         return
     while group < last:
-        end = min(last, group // BLOCK * BLOCK + CHUNK)
-        left, worst = -1, query.scores[0]
-        if worst > -np.inf:  # the heap is full
+        worst = query.scores[0]
+        if worst == -np.inf:  # the heap is not full
+            end, left = min(last, group + CHUNK // 8), -1
+        else:
+            end = min(last, group // BLOCK * BLOCK + CHUNK)
             reach = bounds.best - worst + bounds.margin
             limit = set_reach(query.sieve, query.losses, reach)
             left = sift(query.sieve, part.codes, (group, end), limit)
