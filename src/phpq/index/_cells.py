@@ -27,6 +27,7 @@ _LONG_WALK = 131_072.0  # groups; before a longer walk of a large part, cheaper 
 _FILTERED = (0.05, 32.0)  # costs of a group and of a span that are filtered, in groups that are not
 _SHORT_SPAN = 64  # groups of a cell; they are scored as fast as they are filtered
 _FILTERED_GAP = 16 * BLOCK  # groups without hope that are filtered along, not to start anew
+_ALONE = 32  # best first bytes that are filtered one by one, before the others in long spans
 _LONE_WALK = 8_192.0  # of pair 0 alone: the filter makes a scan that skips cells the better way
 _LARGE_PART = 262_144  # groups
 _PROBED = (8, 32)  # best codewords of the first two codebooks whose cells are probed
@@ -168,30 +169,39 @@ def _scan(
     """Offer every group not met before, skipping first bytes and cells by their bounds.
 
     In a large part the best first bytes come first, so that the heap fills with good rows early.
+    With the filter they always do, and the others follow in spans as long as can be.
     """
     table, cells = query.table, part.cells[0]
     codebooks, words = table.shape
     width = words if codebooks > 1 else 1  # cells of one first byte
-    large = part.codes.shape[0] >= _LARGE_PART
-    gap = _FILTERED_GAP if filters(codebooks) else 0
-    for a in np.argsort(query.losses[0]) if large else np.arange(words):
+    gap, alone, order = 0, words, np.arange(words)
+    if filters(codebooks):
+        gap, alone = _FILTERED_GAP, min(words, _ALONE)
+    if filters(codebooks) or part.codes.shape[0] >= _LARGE_PART:
+        order = np.argsort(query.losses[0])
+        order[alone:] = np.sort(order[alone:])
+    first, last = np.int64(0), np.int64(0)  # groups with hope that are still to be offered
+    for place in range(words):
+        a = order[place]
+        if place <= alone:
+            offer_long_span(part, (first, last), mask, query, met, bounds)
+            first = last
         if table[0, a] + bounds.after_one < query.scores[0]:
             continue
-        first, last = np.int64(cells[a * width]), np.int64(cells[(a + 1) * width])
-        few = codebooks == 1 or last - first <= _FULL_CELL * words
-        if few or _hopeful_groups(part, query, a, bounds) > _MOST_CELLS * (last - first):
-            offer_long_span(part, (first, last), mask, query, met, bounds)
-            continue
-        last = first  # of the cells that were found hopeful in a row
-        for b in range(words):
-            if table[0, a] + table[1, b] + bounds.after_two < query.scores[0]:
-                continue
-            span = (np.int64(cells[a * words + b]), np.int64(cells[a * words + b + 1]))
-            if span[0] > last + gap:
+        begin, end = np.int64(cells[a * width]), np.int64(cells[(a + 1) * width])
+        few = codebooks == 1 or end - begin <= _FULL_CELL * words
+        every = few or _hopeful_groups(part, query, a, bounds) > _MOST_CELLS * (end - begin)
+        over = 0  # groups to filter along: none that another first byte has, they may be done
+        for b in range(1 if every else words):
+            if not every:
+                if table[0, a] + table[1, b] + bounds.after_two < query.scores[0]:
+                    continue
+                begin, end = np.int64(cells[a * words + b]), np.int64(cells[a * words + b + 1])
+            if not last <= begin <= last + over:
                 offer_long_span(part, (first, last), mask, query, met, bounds)
-                first = span[0]
-            last = span[1]
-        offer_long_span(part, (first, last), mask, query, met, bounds)
+                first = begin
+            last, over = end, gap
+    offer_long_span(part, (first, last), mask, query, met, bounds)
 
 
 @compiled
