@@ -135,3 +135,30 @@ def test_memory_of_codes_at_another_size_is_what_an_index_of_that_size_takes() -
     assert few.tables > 0
     assert few.memory_at(60_000, of=6000) == pytest.approx(many.memory, rel=0.02)
     assert few.disk_at(60_000, of=6000) == many.disk
+
+
+def test_an_engine_grows_without_floats_and_keeps_what_it_has(tmp_path: Path) -> None:
+    product = faiss.IndexPQ(32, 4, 4, faiss.METRIC_INNER_PRODUCT)
+    product.train(SPACE.gallery)
+    turned = faiss.IndexPreTransform(product)
+    identity = faiss.LinearTransform(32, 32)
+    faiss.copy_array_to_vector(np.eye(32, dtype=np.float32).ravel(), identity.A)
+    identity.is_trained = True
+    turned.prepend_transform(identity)
+    some = engines(tmp_path)
+    growing = {name: some[name] for name in ("codes", "classes")}
+    growing["products"] = (
+        FaissEngine(turned, single_block(SPACE.gallery, IMAGES.gallery)),
+        (SPACE.queries),
+    )
+    for name, (engine, queries) in growing.items():
+        before, weight = engine.scores(queries), engine.footprint()
+        engine.grow(10 * COUNT, IMAGES.gallery)
+        assert engine.rows == 10 * COUNT, name
+        after = engine.scores(queries)
+        assert after.shape == (len(queries), 10 * COUNT), name
+        np.testing.assert_allclose(after[:, :COUNT], before, rtol=1e-5, err_msg=name)
+        best = -np.sort(-after, axis=1)[:, :5]
+        found = np.take_along_axis(after, engine.search(queries, 5, threads=1), axis=1)
+        np.testing.assert_allclose(found, best, rtol=1e-5, atol=1e-6, err_msg=name)
+        assert engine.footprint().disk > weight.disk, name

@@ -95,6 +95,45 @@ def test_a_size_that_does_not_fit_is_timed_smaller_and_weighed_in_full(
     assert [speed.rows for speed in tight] == [len(IMAGES.gallery)] * 2
 
 
+def test_codes_of_a_large_size_are_put_together_from_some(
+    rivals: list[Rival], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(measure, "ENCODED", 200)
+    built = [
+        build_and_measure(named(rivals, name), IMAGES, tmp_path / "floats")
+        for name in ("PQ 4 bytes", "class means", "signs")
+    ]
+    budget = Budget(memory=1e9, seconds=1000.0, left=3)
+    speeds = time_rows(built, IMAGES, 5000, tmp_path, budget)
+    assert [speed.rows for speed in speeds] == [5000] * 3
+    assert [speed.encoded for speed in speeds] == [200, 200, 5000]
+
+
+def test_what_does_not_fit_together_takes_turns_apart_and_is_not_timed_again(
+    rivals: list[Rival], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    built = [
+        build_and_measure(named(rivals, name), IMAGES, tmp_path / "floats")
+        for name in ("float search", "HNSW", "class means")
+    ]
+    turns: list[int] = []
+    together = measure._time_in_turns
+    monkeypatch.setattr(
+        measure, "_time_in_turns", lambda waiting: [turns.append(len(waiting)), together(waiting)]
+    )
+    timed: measure.Timed = {}
+    room = 1.02 * 128 * 5000
+    first = time_rows(built, IMAGES, 500, tmp_path, Budget(memory=room, seconds=1e3, left=3), timed)
+    assert turns == [3]
+    later = time_rows(
+        built, IMAGES, 5000, tmp_path, Budget(memory=room, seconds=1e3, left=3), timed
+    )
+    assert turns[1:] == [1, 1]  # the graph does not fit, and the floats are timed alone
+    assert [speed.rows for speed in later] == [5000, 500, 5000]
+    assert later[1].one_thread == first[1].one_thread
+    assert later[1].asked == 5000
+
+
 def test_numpy_multiplies_in_as_many_threads_as_asked() -> None:
     library = _openblas()
     if library is None:

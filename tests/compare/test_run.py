@@ -52,6 +52,7 @@ def test_every_row_is_measured_at_every_size(tmp_path: Path) -> None:
     ("options", "message"),
     [
         ({"minutes": 0}, "give more than 0"),
+        ({"minutes": float("nan")}, "give more than 0"),
         ({"rows": (0,)}, "give 1 or more"),
         ({"models": ("run",), "trunk": "dinov2-small"}, "A model brings its trunk"),
     ],

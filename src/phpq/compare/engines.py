@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 
 from phpq.additive import AdditiveCodebooks
 from phpq.codes import Codebooks, FloatArray, IntArray, QueryNorm, group_codes, score_codes
+from phpq.compare.spaces import mixed_codes
 from phpq.evaluation.timing import search_float
 from phpq.index import CodeIndex
 from phpq.index.engine import part_layout
@@ -68,6 +69,10 @@ class Engine(ABC):
     def footprint(self) -> Footprint:
         """Count the bytes."""
 
+    def grow(self, rows: int, labels: IntArray) -> None:
+        """Become a gallery of `rows` rows without their floats; `labels` are of those it has."""
+        raise NotImplementedError
+
 
 class FloatEngine(Engine):
     """Inner products with every row by numpy, for machines without faiss."""
@@ -110,9 +115,16 @@ class CodeEngine(Engine):
             return codebooks.encode(rows)
 
         self.codebooks, self.norm = codebooks, norm
-        self.codes = np.concatenate([encode(*block) for block in blocks])
-        self.rows = len(self.codes)
-        self.index = CodeIndex(codebooks, self.codes).build()
+        self._hold(np.concatenate([encode(*block) for block in blocks]))
+
+    def _hold(self, codes: NDArray[np.uint8]) -> None:
+        self.codes, self.rows = codes, len(codes)
+        self.index = CodeIndex(self.codebooks, codes).build()
+
+    def grow(self, rows: int, labels: IntArray) -> None:
+        """Put more codes together from those of two rows of a class."""
+        more = mixed_codes(self.codes, labels, rows - self.rows)
+        self._hold(np.concatenate([self.codes, more]))
 
     def search(self, queries: FloatArray, top_k: int, *, threads: int) -> IntArray:
         """Search the index by blocks of queries."""
@@ -149,6 +161,18 @@ class FaissEngine(Engine):
         for rows, _ in blocks:
             index.add(np.ascontiguousarray(rows))
         self.rows, self.size = int(index.ntotal), _written_bytes(index)
+
+    def grow(self, rows: int, labels: IntArray) -> None:
+        """Put more product codes together from those of two rows of a class."""
+        import faiss
+
+        turned = isinstance(self.index, faiss.IndexPreTransform)
+        flat: Any = faiss.downcast_index(self.index.index) if turned else self.index
+        codes = faiss.vector_to_array(flat.codes).reshape(self.rows, -1)
+        more = mixed_codes(codes, labels, rows - self.rows)
+        flat.add_sa_codes(more)
+        self.index.ntotal = flat.ntotal
+        self.rows, self.size = rows, _written_bytes(self.index)
 
     def search(self, queries: FloatArray, top_k: int, *, threads: int) -> IntArray:
         """Search by the threads of faiss."""
@@ -223,11 +247,17 @@ class ClassEngine(Engine):
     def __init__(self, weights: FloatArray, bias: FloatArray, blocks: Blocks) -> None:
         """Take a linear classifier, (C, D) and (C,), and list rows by their class numbers."""
         self.weights, self.bias = weights, bias
-        self.labels = np.concatenate([labels for _, labels in blocks]).astype(np.int32)
-        self.rows = len(self.labels)
-        order = np.argsort(self.labels, kind="stable").astype(np.int64)
-        edges = np.searchsorted(self.labels[order], np.arange(len(weights) + 1))
-        self.order, self.edges = order.astype(np.int32), edges
+        self._hold(np.concatenate([labels for _, labels in blocks]).astype(np.int32))
+
+    def _hold(self, labels: NDArray[np.int32]) -> None:
+        self.labels, self.rows = labels, len(labels)
+        order = np.argsort(labels, kind="stable")
+        self.edges = np.searchsorted(labels[order], np.arange(len(self.weights) + 1))
+        self.order = order.astype(np.int32)
+
+    def grow(self, rows: int, labels: IntArray) -> None:
+        """List more rows in each class, in the same shares."""
+        self._hold(np.resize(self.labels, rows))
 
     def search(self, queries: FloatArray, top_k: int, *, threads: int) -> IntArray:
         """Take rows of the best classes until there are enough."""

@@ -2,6 +2,7 @@
 
 Quality is measured over the real gallery. Speed is timed at the requested size, all rows in turns;
 a row that would take too much memory or time is timed with fewer rows, which the result says.
+Of very large galleries a part is encoded, and the other codes are put together from it.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from typing import Any
 import numpy as np
 
 from phpq.codes import FloatArray, IntArray
-from phpq.compare.engines import Engine, Footprint, single_block
+from phpq.compare.engines import Block, Engine, Footprint, single_block
 from phpq.compare.rivals import Build, Rival
 from phpq.compare.spaces import Images, Space, synthetic_rows
 from phpq.evaluation.protocol import evaluate_scores
@@ -31,6 +32,9 @@ _TIMED_SECONDS = 0.1  # of a timed call, about
 _MOST_QUERIES, _LEAST_QUERIES = 1024, 16  # of a timed call
 _BUILD_SHARE = 0.7  # of the time, for building; the rest is for searching
 _SHRINK_FACTOR = 10  # by which the rows are reduced until they fit
+ENCODED = 1_000_000  # rows that are encoded at most where an engine can grow without floats
+_GROWN_SECONDS = 2e-6  # for each of the other rows, about
+_GROWN_MEMORY = 4  # times the index, while it grows
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,11 +43,12 @@ class Speed:
 
     rows: int  # that were timed
     asked: int  # rows that were requested; more than `rows` if these did not fit
+    encoded: int  # of `rows`; the codes of the others were put together from theirs
     memory: float  # bytes per image at `asked` rows, extrapolated if these did not fit
     disk: float  # likewise
     one_thread: float  # queries per second
     all_threads: float
-    build_seconds: float  # of `rows`, fitting included
+    build_seconds: float  # of `rows`, fitting included; reckoned if fewer were encoded
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,7 +92,7 @@ class Built:
 class Budget:
     """What is left for timing at one size; later rows may use what earlier ones did not."""
 
-    memory: float  # bytes of all indexes together, since they are timed in turns
+    memory: float  # bytes of the indexes that are timed in turns, and of each of them
     seconds: float  # to build all of them
     left: int  # rows that are still to be built
     disk: float = 4e9  # bytes of floats that one row may keep
@@ -100,11 +105,42 @@ class Budget:
             and seconds <= 3 * _BUILD_SHARE * self.seconds / max(self.left, 1)
         )
 
-    def take(self, memory: float, seconds: float) -> None:
+    def take(self, seconds: float) -> None:
         """Subtract what a row took."""
-        self.memory -= memory
         self.seconds -= seconds
         self.left -= 1
+
+
+@dataclass(slots=True, eq=False)
+class _Placed:
+    """A rival, built at some size; its engine is dropped once it is timed."""
+
+    engine: Engine | None
+    rows: int
+    encoded: int  # rows of which there were floats
+    footprint: Footprint
+    fit_seconds: float
+    build_seconds: float  # for `rows`; reckoned where only `encoded` were
+    each: float  # measured seconds per encoded row
+    one_thread: float = 0.0
+    all_threads: float = 0.0
+
+    def speed(self, asked: int) -> Speed:
+        """Return the numbers of a requested size."""
+        weight = self.footprint
+        return Speed(
+            rows=self.rows,
+            asked=asked,
+            encoded=self.encoded,
+            memory=weight.memory_at(asked, of=self.rows) / asked,
+            disk=weight.disk_at(asked, of=self.rows) / asked,
+            one_thread=self.one_thread,
+            all_threads=self.all_threads,
+            build_seconds=self.fit_seconds + self.build_seconds,
+        )
+
+
+Timed = dict[int, _Placed]  # by the number of the row, at the largest size so far
 
 
 def build_and_measure(rival: Rival, images: Images, file: Path) -> Built:
@@ -174,56 +210,105 @@ def expected_recall(scores: FloatArray, wanted: IntArray) -> FloatArray:
 
 
 def time_rows(
-    built: Sequence[Built], images: Images, rows: int, folder: Path, budget: Budget
+    built: Sequence[Built],
+    images: Images,
+    rows: int,
+    folder: Path,
+    budget: Budget,
+    timed: Timed | None = None,
 ) -> list[Speed]:
-    """Build every rival at a size, or at a smaller one that fits, and time all of them in turns."""
-    engines: list[Engine] = []
-    seconds: list[float] = []
+    """Build every rival at a size, or at a smaller one that fits, and time all of them in turns.
+
+    Where they do not fit into memory together, as many as fit take turns. `timed` carries what was
+    measured from one size to the next, larger one: a row that does not fit is not timed again.
+    """
+    timed = {} if timed is None else timed
+    waiting: list[tuple[Space, _Placed]] = []
     for number, one in enumerate(built):
-        count = _rows_that_fit(one, rows, images.gallery, budget)
-        space = one.rival.space
-        read = partial(synthetic_rows, space.gallery, images.gallery, count)
+        before = timed.get(number)
+        count = _rows_that_fit(one, rows, images.gallery, budget, before)
+        if before is not None and count <= before.rows:
+            budget.take(0)
+            continue
+        held = sum(placed.footprint.memory for _, placed in waiting)
+        if held + one.footprint.memory_at(count, of=len(images.gallery)) > budget.memory:
+            _time_in_turns(waiting)
         started = time.perf_counter()
-        build = one.build
-        if count != len(images.gallery):
-            build = one.rival.fit(space.gallery, images.gallery, count)
-        engines.append(build(read, folder / f"{rows}-{number}.float16"))
-        seconds.append(time.perf_counter() - started)
-        budget.take(engines[-1].footprint().memory, seconds[-1])
-    turns = [_timed(one.rival.space, engine) for one, engine in zip(built, engines, strict=True)]
-    cores = available_cores()
-    rates: list[list[float]] = []
-    for threads in (1, cores):
+        timed[number] = _place(one, images, count, folder / f"{rows}-{number}.float16")
+        budget.take(time.perf_counter() - started)
+        waiting.append((one.rival.space, timed[number]))
+    _time_in_turns(waiting)
+    return [timed[number].speed(rows) for number in range(len(built))]
+
+
+def _place(one: Built, images: Images, count: int, file: Path) -> _Placed:
+    """Build a rival with `count` rows: the codes of the last ones without their floats."""
+    space, build, real = one.rival.space, one.build, len(images.gallery)
+    encoded = min(count, max(ENCODED, real)) if one.rival.grows else count
+    fit_seconds, labels = one.fit_seconds, list[IntArray]()
+
+    def read() -> Iterator[Block]:
+        for block in synthetic_rows(space.gallery, images.gallery, encoded):
+            labels.append(block[1])
+            yield block
+
+    started = time.perf_counter()
+    if count != real:
+        build = one.rival.fit(space.gallery, images.gallery, count)
+        fit_seconds = time.perf_counter() - started
+        started = time.perf_counter()
+    engine = build(read, file)
+    seconds = time.perf_counter() - started
+    if encoded < count:
+        engine.grow(count, np.concatenate(labels))
+    return _Placed(
+        engine=engine,
+        rows=engine.rows,
+        encoded=encoded,
+        footprint=engine.footprint(),
+        fit_seconds=fit_seconds,
+        build_seconds=seconds * count / encoded,
+        each=seconds / encoded,
+    )
+
+
+def _time_in_turns(waiting: list[tuple[Space, _Placed]]) -> None:
+    """Time engines in turns, on one thread and on all, and let go of them."""
+    turns = [_timed(space, placed.engine) for space, placed in waiting if placed.engine]
+    for threads in (1, available_cores()):
         with blas_threads(1):
             calls = [partial(search, threads) for search, _ in turns]
             times = time_in_turns(calls, REPEATS)
-        rates.append([count / took for (_, count), took in zip(turns, times, strict=True)])
-    speeds = []
-    for number, (one, engine) in enumerate(zip(built, engines, strict=True)):
-        footprint, count = engine.footprint(), engine.rows
-        speeds.append(
-            Speed(
-                rows=count,
-                asked=rows,
-                memory=footprint.memory_at(rows, of=count) / rows,
-                disk=footprint.disk_at(rows, of=count) / rows,
-                one_thread=rates[0][number],
-                all_threads=rates[1][number],
-                build_seconds=seconds[number]
-                + (one.fit_seconds if count == len(images.gallery) else 0),
-            )
-        )
-    return speeds
+        for (_, placed), (_, count), took in zip(waiting, turns, times, strict=True):
+            if threads == 1:
+                placed.one_thread = placed.all_threads = count / took
+            else:
+                placed.all_threads = count / took
+    for _, placed in waiting:
+        placed.engine = None
+    waiting.clear()
 
 
-def _rows_that_fit(one: Built, rows: int, labels: IntArray, budget: Budget) -> int:
-    """Return how many rows of a rival fit: the requested ones, or ten times fewer, and so on."""
+def _rows_that_fit(
+    one: Built, rows: int, labels: IntArray, budget: Budget, before: _Placed | None
+) -> int:
+    """Return how many rows of a rival fit: the requested ones, or ten times fewer, and so on.
+
+    What a smaller size took tells it best; the real gallery has to do for the first.
+    """
     count, real, space = rows, len(labels), one.rival.space
-    each = one.add_seconds / real + _synthesis_seconds(space, labels) if rows > real else 0.0
+    footprint, of = one.footprint, real
+    if before is not None:
+        footprint, of, each = before.footprint, before.rows, before.each
+    else:
+        made = _synthesis_seconds(space, labels) if rows > real else 0.0
+        each = one.add_seconds / real + made
     while count > real:
-        memory = one.footprint.memory_at(count, of=real)
+        encoded = min(count, max(ENCODED, real)) if one.rival.grows else count
         disk = 2.0 * count * space.gallery.shape[1] if one.rival.reranked else 0.0
-        if budget.allows(memory, disk, one.fit_seconds + each * count):
+        seconds = one.fit_seconds + each * encoded + _GROWN_SECONDS * (count - encoded)
+        memory = footprint.memory_at(count, of=of) * (_GROWN_MEMORY if encoded < count else 1)
+        if budget.allows(memory, disk, seconds):
             return count
         count = max(real, count // _SHRINK_FACTOR)
     return min(count, rows)

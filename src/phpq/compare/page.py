@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -125,22 +125,7 @@ def _rounded(value: float | None) -> str | None:
 
 
 def _speed(content: Mapping[str, Any], number: int, asked: int) -> Section:
-    real, cores = content["images"]["gallery"], content["machine"]["cores"]
-    smaller = any(row["speeds"][number]["rows"] < asked for row in content["rows"])
-    lead = (
-        f"Queries per second on one thread and on {cores}, lookup tables included, the network's "
-        "pass over the query image not: it is the same for all."
-    )
-    if asked > real:
-        lead += (
-            f" The first {real:,} rows are real; the others are made up, each between two images "
-            "of a class with noise."
-        )
-    if smaller:
-        lead += (
-            " Rows that did not fit into memory, disk or the minutes are timed with fewer, as "
-            "their column says; their bytes are reckoned for the full size."
-        )
+    cores = content["machine"]["cores"]
     table = Table(
         columns=(
             *("way to search", "bytes in memory", "on disk", "whole gallery", "rows timed"),
@@ -151,7 +136,35 @@ def _speed(content: Mapping[str, Any], number: int, asked: int) -> Section:
         "and rotations spread over the rows, and on disk the floats that are kept to put the first "
         "hits in order. Names of images are the same for all, and not counted.",
     )
+    lead = " ".join(_about_speed(content, number, asked))
     return Section(f"Weight and speed, {asked:,} images", (table,), lead=lead)
+
+
+def _about_speed(content: Mapping[str, Any], number: int, asked: int) -> Iterator[str]:
+    """Yield sentences about the rows that were timed, and how they came about."""
+    real, cores = content["images"]["gallery"], content["machine"]["cores"]
+    speeds = [row["speeds"][number] for row in content["rows"]]
+    yield (
+        f"Queries per second on one thread and on {cores}, lookup tables included, the network's "
+        "pass over the query image not: it is the same for all."
+    )
+    if asked > real:
+        yield (
+            f"The first {real:,} rows are real; the others are made up, each between two images "
+            "of a class with noise."
+        )
+    encoded = [one["encoded"] for one in speeds if one.get("encoded", asked) < one["rows"]]
+    if encoded:
+        yield (
+            f"Codes and lists of classes beyond {max(encoded):,} rows have no floats: each byte "
+            "of a code is that of one of two encoded rows of a class, so that codes repeat less "
+            "than those of as many photos would. The seconds to build them are reckoned."
+        )
+    if any(one["rows"] < asked for one in speeds):
+        yield (
+            "Rows that did not fit into memory, disk or the minutes are timed with fewer, as "
+            "their column says; their bytes are reckoned for the full size."
+        )
 
 
 def _speed_cells(name: str, speed: Mapping[str, Any]) -> tuple[Cell, ...]:

@@ -56,6 +56,7 @@ class Rival:
     space: Space
     uses_labels: bool = False  # of the gallery
     reranked: bool = False  # reads floats that are kept on disk
+    grows: bool = False  # `Engine.grow` can add rows that have no floats
     # Takes the gallery's rows (N, D), their class numbers, and the rows that will be searched.
     fit: Callable[[FloatArray, IntArray, int], Build] = field(repr=False)
 
@@ -148,7 +149,7 @@ def _products(
                 rows = rotation.apply_py(rows)
             codewords = _best_size(name, rows, size, images, chosen)
             fit = partial(_fit_pq, size=size, codewords=codewords, rotation=rotation)
-            yield Rival(name=name, group="compressed", space=space, fit=fit)
+            yield Rival(name=name, group="compressed", space=space, grows=True, fit=fit)
 
 
 def _rotation(rows: FloatArray, size: int) -> Any:
@@ -253,6 +254,7 @@ def _classifiers(
     base: Space, general: Space | None, images: Images, chosen: Chosen
 ) -> Iterator[Rival]:
     count = len(images.class_names)
+    classify = partial(Rival, group="classify", uses_labels=True, grows=True)
 
     def means(rows: FloatArray, labels: IntArray, _count: int) -> Build:
         weights = class_means(rows, labels, count)
@@ -261,7 +263,7 @@ def _classifiers(
     spaces = [base] if general is None or general is base else [base, general]
     for space in spaces:
         name = f"class means, then list, {space.name}"
-        yield Rival(name=name, group="classify", space=space, uses_labels=True, fit=means)
+        yield classify(name=name, space=space, fit=means)
     fit_probe, penalty = choose_probe(base.gallery, images)
     chosen.penalty = penalty
 
@@ -270,7 +272,7 @@ def _classifiers(
         return lambda read, _file: ClassEngine(weights, bias, read())
 
     name = f"linear probe, then list, {base.name}"
-    yield Rival(name=name, group="classify", space=base, uses_labels=True, fit=probe)
+    yield classify(name=name, space=base, fit=probe)
 
 
 def _ours(general: Space | None, learned: Sequence[Space], images: Images) -> Iterator[Rival]:
@@ -283,7 +285,7 @@ def _ours(general: Space | None, learned: Sequence[Space], images: Images) -> It
             return lambda read, _file: CodeEngine(books, read(), norm=space.norm)
 
         name = f"phpq {size} bytes, model's codebooks"
-        yield Rival(name=name, group="phpq", space=space, fit=model)
+        yield Rival(name=name, group="phpq", space=space, grows=True, fit=model)
         if space is max(learned, key=_bits_of):
             name = f"phpq {size} bytes + floats, model's codebooks"
             yield _reranked(Rival(name=name, group="phpq", space=space, fit=model))
@@ -300,7 +302,9 @@ def _ours(general: Space | None, learned: Sequence[Space], images: Images) -> It
         for size in OWN_BYTES:
             name = f"phpq {size} bytes, gallery's codebooks{', with its labels' * named}"
             fit = partial(own, size=size, named=named)
-            yield Rival(name=name, group="phpq", space=general, uses_labels=named, fit=fit)
+            yield Rival(
+                name=name, group="phpq", space=general, uses_labels=named, grows=True, fit=fit
+            )
     name = f"phpq {OWN_BYTES[-1]} bytes + floats, gallery's codebooks"
     fit = partial(own, size=OWN_BYTES[-1], named=False)
     yield _reranked(Rival(name=name, group="phpq", space=general, fit=fit))

@@ -24,7 +24,7 @@ from phpq._version import __version__
 from phpq.codes import Codebooks
 from phpq.compare.advice import advise
 from phpq.compare.embed import Embedded, embed_with_models
-from phpq.compare.measure import Budget, build_and_measure, time_rows
+from phpq.compare.measure import Budget, Timed, build_and_measure, time_rows
 from phpq.compare.page import write_comparison
 from phpq.compare.rivals import list_rivals
 from phpq.data import Dataset
@@ -58,7 +58,7 @@ class Options:
     home: Path | None = None  # where features are kept
 
     def __post_init__(self) -> None:
-        if self.minutes <= 0:
+        if not 0 < self.minutes < np.inf:
             raise ConfigError(f"minutes={self.minutes:g} is not allowed: give more than 0.")
         if any(count < 1 for count in self.rows):
             raise ConfigError(f"rows={min(self.rows)} is not allowed: give 1 or more.")
@@ -138,11 +138,12 @@ def compare_embedded(
         built.append(build_and_measure(rival, images, folder / f"{number}.float16"))
     measured = [one.row for one in built]
     sizes, room = sorted(set(rows)) or [len(images.gallery)], available_memory()
+    timed: Timed = {}
     for number, size in enumerate(sizes):
         say(f"timing {size:,} rows")
         share = (until - time.perf_counter()) / (len(sizes) - number)
         budget = Budget(memory=room / 2, seconds=share, left=len(built))
-        speeds = time_rows(built, images, size, folder, budget)
+        speeds = time_rows(built, images, size, folder, budget, timed)
         measured = [
             replace(row, speeds=(*row.speeds, speed))
             for row, speed in zip(measured, speeds, strict=True)
