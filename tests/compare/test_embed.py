@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -93,3 +94,21 @@ def test_a_model_brings_its_spaces_and_the_classes_that_it_held_out(run: Path) -
     assert learned.minutes is not None
     assert embedded.facts["models"][0]["bits"] == 12
     assert not embedded.skipped
+
+
+def test_queries_that_a_model_learned_do_not_ask(run: Path) -> None:
+    from phpq.model import load
+
+    model = load(run)
+    data = replace(model.card.config.data, learned_images="all")
+    model.card = replace(model.card, config=replace(model.card.config, data=data))
+    embedded = embed_with_models(tiny_birds(), [model], seconds=1000)
+    assert len(embedded.images.unseen_queries)
+    assert not len(embedded.images.seen_queries)
+    assert len(np.unique(embedded.images.gallery)) == 4
+    assert any("queries of learned classes" in note for note in embedded.notes)
+    # Of learned classes alone nothing else could ask.
+    model.card = replace(model.card, class_names=tiny_birds().class_names)
+    embedded = embed_with_models(tiny_birds(), [model], seconds=1000)
+    assert len(embedded.images.seen_queries)
+    assert any("flatter" in note for note in embedded.notes)

@@ -124,6 +124,9 @@ def embed_with_models(
         notes.append("rows over the general embedding: the model has none")
     if describe is not None:
         spaces["frozen"] = describe
+    known = {name for model in models for name in model.class_names}
+    dataset, note = _without_learned_queries(dataset, models, known)
+    notes += [note] if note else []
     rate = _rate(first, spaces, dataset.train)
     waiting = len(models) * (len(dataset.train) + len(dataset.test))
     dataset, note = sample_for_time(dataset, seconds, rate=rate, waiting=waiting)
@@ -136,14 +139,11 @@ def embed_with_models(
         for model in models
     ]
     gallery, queries = parts[0]
-    known = {name for model in models for name in model.class_names}
     images = images_of(
         gallery.images, queries.images, [n not in known for n in dataset.class_names]
     )
     if not images.unseen.any():
         notes.append("classes that were not learned: the models learned all of them")
-    if any(model.card.config.data.learned_images == "all" for model in models):
-        notes.append("a model also learned the test images of its classes: seen classes flatter it")
     minutes = _minutes(first)
     return Embedded(
         images=images,
@@ -164,6 +164,23 @@ def embed_with_models(
         },
         notes=notes,
     )
+
+
+def _without_learned_queries(
+    dataset: Dataset, models: Sequence[Model], known: set[str]
+) -> tuple[Dataset, str]:
+    """Leave out queries that a model has learned, if others are left; and say so."""
+    if not any(model.card.config.data.learned_images == "all" for model in models):
+        return dataset, ""
+    unseen = [name not in known for name in dataset.class_names]
+    rows = np.flatnonzero(np.array(unseen)[dataset.test.labels])
+    if not len(rows):
+        return dataset, "a model also learned the queries: they flatter it"
+    note = (
+        f"{len(dataset.test) - len(rows):,} queries of learned classes: a model also learned the "
+        "test images of its classes, so that they say nothing of new photos"
+    )
+    return replace(dataset, test=dataset.test.subset(rows)), note
 
 
 def _learned_space(model: Model, gallery: EmbeddedImages, queries: EmbeddedImages) -> Space:
