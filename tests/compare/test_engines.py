@@ -137,28 +137,31 @@ def test_memory_of_codes_at_another_size_is_what_an_index_of_that_size_takes() -
     assert few.disk_at(60_000, of=6000) == many.disk
 
 
-def test_an_engine_grows_without_floats_and_keeps_what_it_has(tmp_path: Path) -> None:
+def test_an_engine_grows_by_repeating_its_rows(tmp_path: Path) -> None:
     product = faiss.IndexPQ(32, 4, 4, faiss.METRIC_INNER_PRODUCT)
-    product.train(SPACE.gallery)
-    turned = faiss.IndexPreTransform(product)
-    identity = faiss.LinearTransform(32, 32)
-    faiss.copy_array_to_vector(np.eye(32, dtype=np.float32).ravel(), identity.A)
-    identity.is_trained = True
-    turned.prepend_transform(identity)
-    some = engines(tmp_path)
-    growing = {name: some[name] for name in ("codes", "classes")}
-    growing["products"] = (
-        FaissEngine(turned, single_block(SPACE.gallery, IMAGES.gallery)),
-        (SPACE.queries),
-    )
-    for name, (engine, queries) in growing.items():
-        before, weight = engine.scores(queries), engine.footprint()
-        engine.grow(10 * COUNT, IMAGES.gallery)
-        assert engine.rows == 10 * COUNT, name
-        after = engine.scores(queries)
-        assert after.shape == (len(queries), 10 * COUNT), name
-        np.testing.assert_allclose(after[:, :COUNT], before, rtol=1e-5, err_msg=name)
-        best = -np.sort(-after, axis=1)[:, :5]
-        found = np.take_along_axis(after, engine.search(queries, 5, threads=1), axis=1)
-        np.testing.assert_allclose(found, best, rtol=1e-5, atol=1e-6, err_msg=name)
-        assert engine.footprint().disk > weight.disk, name
+    rabitq = faiss.index_factory(32, "RR32,RaBitQ", faiss.METRIC_INNER_PRODUCT)
+    some, count = engines(tmp_path), 3 * COUNT - 5
+    growing = {name: some[name][0] for name in ("signs", "classes")}
+    for name, index in (("products", product), ("rabitq", rabitq)):
+        index.train(SPACE.gallery)
+        growing[name] = FaissEngine(index, single_block(SPACE.gallery, IMAGES.gallery))
+    for name, engine in growing.items():
+        before, weight = engine.scores(SPACE.queries), engine.footprint()
+        engine.grow(count)
+        assert engine.rows == count, name
+        after = engine.scores(SPACE.queries)
+        expected = np.tile(before, 3)[:, :count]
+        np.testing.assert_allclose(after, expected, rtol=1e-5, atol=1e-6, err_msg=name)
+        assert engine.search(SPACE.queries, 5, threads=1).max() < count
+        assert engine.footprint().memory == pytest.approx(
+            weight.memory_at(count, of=COUNT), rel=1e-3
+        )
+
+
+def test_codes_of_many_blocks_are_those_of_one() -> None:
+    assert LEARNED.codebooks is not None
+    parts = [np.arange(COUNT)[start::7] for start in range(7)]
+    blocks = [(LEARNED.gallery[rows], IMAGES.gallery[rows]) for rows in parts]
+    engine = CodeEngine(LEARNED.codebooks, iter(blocks))
+    expected = LEARNED.codebooks.encode(LEARNED.gallery[np.concatenate(parts)])
+    np.testing.assert_array_equal(engine.codes, expected)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -95,18 +96,18 @@ def test_a_size_that_does_not_fit_is_timed_smaller_and_weighed_in_full(
     assert [speed.rows for speed in tight] == [len(IMAGES.gallery)] * 2
 
 
-def test_codes_of_a_large_size_are_put_together_from_some(
+def test_scans_of_a_large_size_repeat_some_rows(
     rivals: list[Rival], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(measure, "ENCODED", 200)
     built = [
         build_and_measure(named(rivals, name), IMAGES, tmp_path / "floats")
-        for name in ("PQ 4 bytes", "class means", "signs")
+        for name in ("PQ 4 bytes", "class means", "signs", "IVFPQ")
     ]
-    budget = Budget(memory=1e9, seconds=1000.0, left=3)
+    budget = Budget(memory=1e9, seconds=1000.0, left=4)
     speeds = time_rows(built, IMAGES, 5000, tmp_path, budget)
-    assert [speed.rows for speed in speeds] == [5000] * 3
-    assert [speed.encoded for speed in speeds] == [200, 200, 5000]
+    assert [speed.rows for speed in speeds] == [5000] * 4
+    assert [speed.encoded for speed in speeds] == [200, 200, 200, 5000]
 
 
 def test_what_does_not_fit_together_takes_turns_apart_and_is_not_timed_again(
@@ -118,9 +119,12 @@ def test_what_does_not_fit_together_takes_turns_apart_and_is_not_timed_again(
     ]
     turns: list[int] = []
     together = measure._time_in_turns
-    monkeypatch.setattr(
-        measure, "_time_in_turns", lambda waiting: [turns.append(len(waiting)), together(waiting)]
-    )
+
+    def counted(waiting: list[Any]) -> None:
+        turns.append(len(waiting))
+        together(waiting)
+
+    monkeypatch.setattr(measure, "_time_in_turns", counted)
     timed: measure.Timed = {}
     room = 1.02 * 128 * 5000
     first = time_rows(built, IMAGES, 500, tmp_path, Budget(memory=room, seconds=1e3, left=3), timed)

@@ -27,9 +27,9 @@ def test_the_page_has_every_number_and_what_was_left_out() -> None:
 
 def test_rows_that_were_not_encoded_are_told() -> None:
     content = made_up_content()
-    assert "have no floats" not in render_markdown(build_page(content))
+    assert "these repeat" not in render_markdown(build_page(content))
     content["rows"][1]["speeds"][0] |= {"rows": 1000, "encoded": 100}
-    assert "beyond 100 rows have no floats" in render_markdown(build_page(content))
+    assert "beyond 100 these repeat" in render_markdown(build_page(content))
 
 
 def test_files_are_written_and_the_page_comes_from_the_data_alone(tmp_path: Path) -> None:

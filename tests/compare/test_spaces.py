@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 
 from made_up_comparisons import CLASSES, made_up_images, made_up_learned, made_up_space
-from phpq.compare.spaces import mixed_codes, synthetic_rows, unit_space
+from phpq.compare.spaces import synthetic_rows, unit_space
 
 
 def test_made_up_rows_come_after_the_real_ones_and_lie_in_their_class() -> None:
@@ -31,24 +31,6 @@ def test_a_smaller_gallery_is_the_first_real_rows() -> None:
     ((rows, labels),) = synthetic_rows(space.gallery, images.gallery, 10)
     np.testing.assert_array_equal(rows, space.gallery[:10])
     assert labels.tolist() == images.gallery[:10].tolist()
-
-
-def test_mixed_codes_are_of_one_class_byte_by_byte() -> None:
-    rng = np.random.default_rng(0)
-    labels = np.repeat(np.arange(4), 25)[rng.permutation(100)]
-    codes = rng.integers(0, 256, (100, 6)).astype(np.uint8)
-    codes[:, 0] = labels  # tells the class
-    mixed = mixed_codes(codes, labels, 3000, seed=1)
-    assert mixed.shape == (3000, 6)
-    assert len(np.unique(mixed, axis=0)) > 2000
-    for number in range(4):
-        mine, of_class = mixed[mixed[:, 0] == number], codes[labels == number]
-        assert len(mine)
-        for book in range(6):
-            assert set(mine[:, book].tolist()) <= set(of_class[:, book].tolist())
-        for code in mine[:50]:  # two rows are enough for all of its bytes
-            same = of_class == code
-            assert (same[:, None] | same[None]).all(axis=2).any()
 
 
 def test_settings_are_chosen_on_gallery_images_a_fifth_of_a_class() -> None:

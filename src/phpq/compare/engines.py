@@ -8,8 +8,9 @@ imported when it is first used.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -20,8 +21,7 @@ from numpy.typing import NDArray
 
 from phpq.additive import AdditiveCodebooks
 from phpq.codes import Codebooks, FloatArray, IntArray, QueryNorm, group_codes, score_codes
-from phpq.compare.spaces import mixed_codes
-from phpq.evaluation.timing import search_float
+from phpq.evaluation.timing import available_cores, search_float
 from phpq.index import CodeIndex
 from phpq.index.engine import part_layout
 
@@ -69,8 +69,11 @@ class Engine(ABC):
     def footprint(self) -> Footprint:
         """Count the bytes."""
 
-    def grow(self, rows: int, labels: IntArray) -> None:
-        """Become a gallery of `rows` rows without their floats; `labels` are of those it has."""
+    def grow(self, rows: int) -> None:
+        """Become a gallery of `rows` rows that repeat those it has.
+
+        Only for searches that take as long whatever the rows are: scans, and lists of classes.
+        """
         raise NotImplementedError
 
 
@@ -115,16 +118,9 @@ class CodeEngine(Engine):
             return codebooks.encode(rows)
 
         self.codebooks, self.norm = codebooks, norm
-        self._hold(np.concatenate([encode(*block) for block in blocks]))
-
-    def _hold(self, codes: NDArray[np.uint8]) -> None:
-        self.codes, self.rows = codes, len(codes)
-        self.index = CodeIndex(self.codebooks, codes).build()
-
-    def grow(self, rows: int, labels: IntArray) -> None:
-        """Put more codes together from those of two rows of a class."""
-        more = mixed_codes(self.codes, labels, rows - self.rows)
-        self._hold(np.concatenate([self.codes, more]))
+        self.codes = np.concatenate(list(_map_blocks(encode, blocks)))
+        self.rows = len(self.codes)
+        self.index = CodeIndex(codebooks, self.codes).build()
 
     def search(self, queries: FloatArray, top_k: int, *, threads: int) -> IntArray:
         """Search the index by blocks of queries."""
@@ -162,15 +158,15 @@ class FaissEngine(Engine):
             index.add(np.ascontiguousarray(rows))
         self.rows, self.size = int(index.ntotal), _written_bytes(index)
 
-    def grow(self, rows: int, labels: IntArray) -> None:
-        """Put more product codes together from those of two rows of a class."""
+    def grow(self, rows: int) -> None:
+        """Repeat the codes of an index that scans all of them."""
         import faiss
 
         turned = isinstance(self.index, faiss.IndexPreTransform)
         flat: Any = faiss.downcast_index(self.index.index) if turned else self.index
         codes = faiss.vector_to_array(flat.codes).reshape(self.rows, -1)
-        more = mixed_codes(codes, labels, rows - self.rows)
-        flat.add_sa_codes(more)
+        for start in range(self.rows, rows, self.rows):
+            flat.add_sa_codes(codes[: rows - start])
         self.index.ntotal = flat.ntotal
         self.rows, self.size = rows, _written_bytes(self.index)
 
@@ -214,10 +210,19 @@ class SignEngine(Engine):
         import faiss
 
         self.mean = mean
-        self.index = faiss.IndexBinaryFlat(8 * -(-len(mean) // 8))
+        self.index: Any = faiss.IndexBinaryFlat(8 * -(-len(mean) // 8))
         for rows, _ in blocks:
             self.index.add(self._pack(rows))
         self.rows = int(self.index.ntotal)
+
+    def grow(self, rows: int) -> None:
+        """Repeat the bits."""
+        import faiss
+
+        bits = faiss.vector_to_array(self.index.xb).reshape(self.rows, -1)
+        for start in range(self.rows, rows, self.rows):
+            self.index.add(bits[: rows - start])
+        self.rows = rows
 
     def _pack(self, rows: FloatArray) -> NDArray[np.uint8]:
         return np.packbits(rows >= self.mean, axis=1)
@@ -255,7 +260,7 @@ class ClassEngine(Engine):
         self.edges = np.searchsorted(labels[order], np.arange(len(self.weights) + 1))
         self.order = order.astype(np.int32)
 
-    def grow(self, rows: int, labels: IntArray) -> None:
+    def grow(self, rows: int) -> None:
         """List more rows in each class, in the same shares."""
         self._hold(np.resize(self.labels, rows))
 
@@ -366,6 +371,24 @@ def _run_blocks(slices: list[slice], work: Callable[[slice], IntArray], threads:
         return np.concatenate([work(part) for part in slices])
     with ThreadPoolExecutor(threads) as pool:
         return np.concatenate(list(pool.map(work, slices)))
+
+
+def _map_blocks(
+    encode: Callable[..., NDArray[np.uint8]], blocks: Blocks
+) -> Iterator[NDArray[np.uint8]]:
+    """Yield the codes of blocks, which all cores make while the next blocks are read."""
+    left, cores = iter(blocks), available_cores()
+    for block in left:  # the first compiles and fills caches
+        yield encode(*block)
+        break
+    with ThreadPoolExecutor(cores) as pool:
+        waiting = deque[Future[NDArray[np.uint8]]]()
+        for block in left:
+            waiting.append(pool.submit(encode, *block))
+            if len(waiting) > cores:  # floats of few blocks are in memory
+                yield waiting.popleft().result()
+        for one in waiting:
+            yield one.result()
 
 
 def single_block(rows: FloatArray, labels: IntArray) -> Iterator[Block]:

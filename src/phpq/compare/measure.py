@@ -2,7 +2,7 @@
 
 Quality is measured over the real gallery. Speed is timed at the requested size, all rows in turns;
 a row that would take too much memory or time is timed with fewer rows, which the result says.
-Of very large galleries a part is encoded, and the other codes are put together from it.
+Where the time of a search does not depend on the rows, a part of a very large gallery is encoded.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 
 from phpq.codes import FloatArray, IntArray
-from phpq.compare.engines import Block, Engine, Footprint, single_block
+from phpq.compare.engines import Engine, Footprint, single_block
 from phpq.compare.rivals import Build, Rival
 from phpq.compare.spaces import Images, Space, synthetic_rows
 from phpq.evaluation.protocol import evaluate_scores
@@ -33,8 +33,7 @@ _MOST_QUERIES, _LEAST_QUERIES = 1024, 16  # of a timed call
 _BUILD_SHARE = 0.7  # of the time, for building; the rest is for searching
 _SHRINK_FACTOR = 10  # by which the rows are reduced until they fit
 ENCODED = 1_000_000  # rows that are encoded at most where an engine can grow without floats
-_GROWN_SECONDS = 2e-6  # for each of the other rows, about
-_GROWN_MEMORY = 4  # times the index, while it grows
+_GROWN_SECONDS = 1e-6  # for each of the other rows, at most
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,7 +42,7 @@ class Speed:
 
     rows: int  # that were timed
     asked: int  # rows that were requested; more than `rows` if these did not fit
-    encoded: int  # of `rows`; the codes of the others were put together from theirs
+    encoded: int  # of `rows`; the codes of the others repeat theirs
     memory: float  # bytes per image at `asked` rows, extrapolated if these did not fit
     disk: float  # likewise
     one_thread: float  # queries per second
@@ -242,25 +241,21 @@ def time_rows(
 
 
 def _place(one: Built, images: Images, count: int, file: Path) -> _Placed:
-    """Build a rival with `count` rows: the codes of the last ones without their floats."""
+    """Build a rival with `count` rows; what repeats them costs no time to speak of."""
     space, build, real = one.rival.space, one.build, len(images.gallery)
     encoded = min(count, max(ENCODED, real)) if one.rival.grows else count
-    fit_seconds, labels = one.fit_seconds, list[IntArray]()
-
-    def read() -> Iterator[Block]:
-        for block in synthetic_rows(space.gallery, images.gallery, encoded):
-            labels.append(block[1])
-            yield block
-
+    fit_seconds = one.fit_seconds
+    read = partial(synthetic_rows, space.gallery, images.gallery, encoded)
     started = time.perf_counter()
     if count != real:
         build = one.rival.fit(space.gallery, images.gallery, count)
         fit_seconds = time.perf_counter() - started
         started = time.perf_counter()
-    engine = build(read, file)
+    with blas_threads(1):  # codes are made in threads
+        engine = build(read, file)
     seconds = time.perf_counter() - started
     if encoded < count:
-        engine.grow(count, np.concatenate(labels))
+        engine.grow(count)
     return _Placed(
         engine=engine,
         rows=engine.rows,
@@ -307,8 +302,7 @@ def _rows_that_fit(
         encoded = min(count, max(ENCODED, real)) if one.rival.grows else count
         disk = 2.0 * count * space.gallery.shape[1] if one.rival.reranked else 0.0
         seconds = one.fit_seconds + each * encoded + _GROWN_SECONDS * (count - encoded)
-        memory = footprint.memory_at(count, of=of) * (_GROWN_MEMORY if encoded < count else 1)
-        if budget.allows(memory, disk, seconds):
+        if budget.allows(footprint.memory_at(count, of=of), disk, seconds):
             return count
         count = max(real, count // _SHRINK_FACTOR)
     return min(count, rows)

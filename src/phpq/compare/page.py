@@ -156,9 +156,9 @@ def _about_speed(content: Mapping[str, Any], number: int, asked: int) -> Iterato
     encoded = [one["encoded"] for one in speeds if one.get("encoded", asked) < one["rows"]]
     if encoded:
         yield (
-            f"Codes and lists of classes beyond {max(encoded):,} rows have no floats: each byte "
-            "of a code is that of one of two encoded rows of a class, so that codes repeat less "
-            "than those of as many photos would. The seconds to build them are reckoned."
+            "Scans of all codes and lists of classes take as long whatever the rows are: beyond "
+            f"{max(encoded):,} these repeat, and the seconds to build them are reckoned. All rows "
+            "of phpq, IVFPQ and HNSW are encoded, since their searches depend on them."
         )
     if any(one["rows"] < asked for one in speeds):
         yield (

@@ -56,7 +56,7 @@ class Rival:
     space: Space
     uses_labels: bool = False  # of the gallery
     reranked: bool = False  # reads floats that are kept on disk
-    grows: bool = False  # `Engine.grow` can add rows that have no floats
+    grows: bool = False  # by `Engine.grow`, in no other time per row than if all were encoded
     # Takes the gallery's rows (N, D), their class numbers, and the rows that will be searched.
     fit: Callable[[FloatArray, IntArray, int], Build] = field(repr=False)
 
@@ -131,10 +131,9 @@ def _bits(space: Space) -> Iterator[Rival]:
         return build
 
     for name, fit in (("signs", signs), ("RaBitQ", rabitq)):
-        yield Rival(name=f"{name}, {space.name}", group="compressed", space=space, fit=fit)
-        yield _reranked(
-            Rival(name=f"{name} + floats, {space.name}", group="compressed", space=space, fit=fit)
-        )
+        alone = partial(Rival, group="compressed", space=space, fit=fit)
+        yield alone(name=f"{name}, {space.name}", grows=True)
+        yield _reranked(alone(name=f"{name} + floats, {space.name}"))
 
 
 def _products(
@@ -285,7 +284,7 @@ def _ours(general: Space | None, learned: Sequence[Space], images: Images) -> It
             return lambda read, _file: CodeEngine(books, read(), norm=space.norm)
 
         name = f"phpq {size} bytes, model's codebooks"
-        yield Rival(name=name, group="phpq", space=space, grows=True, fit=model)
+        yield Rival(name=name, group="phpq", space=space, fit=model)
         if space is max(learned, key=_bits_of):
             name = f"phpq {size} bytes + floats, model's codebooks"
             yield _reranked(Rival(name=name, group="phpq", space=space, fit=model))
@@ -302,9 +301,7 @@ def _ours(general: Space | None, learned: Sequence[Space], images: Images) -> It
         for size in OWN_BYTES:
             name = f"phpq {size} bytes, gallery's codebooks{', with its labels' * named}"
             fit = partial(own, size=size, named=named)
-            yield Rival(
-                name=name, group="phpq", space=general, uses_labels=named, grows=True, fit=fit
-            )
+            yield Rival(name=name, group="phpq", space=general, uses_labels=named, fit=fit)
     name = f"phpq {OWN_BYTES[-1]} bytes + floats, gallery's codebooks"
     fit = partial(own, size=OWN_BYTES[-1], named=False)
     yield _reranked(Rival(name=name, group="phpq", space=general, fit=fit))

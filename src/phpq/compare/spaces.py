@@ -15,7 +15,6 @@ from phpq.evaluation.search import ClassSplit
 _BLOCK = 20_000  # synthetic rows at once
 _NOISE_VECTORS = 1024  # that are drawn; rows share them
 NOISE = 0.3  # in deviations inside a class
-_MIXED = 500_000  # codes that are put together at once
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
@@ -131,29 +130,6 @@ def synthetic_rows(
         wanted = lengths[first] * share[:, 0] + lengths[second] * (1 - share[:, 0])
         mixed *= (wanted / np.maximum(np.linalg.norm(mixed, axis=1), 1e-12))[:, None]
         yield mixed, own
-
-
-def mixed_codes(
-    codes: NDArray[np.uint8], labels: IntArray, count: int, *, seed: int = 0
-) -> NDArray[np.uint8]:
-    """Return `count` more codes (count, M), each byte from one of two rows of a class.
-
-    They are cheaper than those of made-up rows, and repeat less: a search that profits from equal
-    codes is not flattered.
-    """
-    rng = np.random.default_rng(seed)
-    order = np.argsort(labels, kind="stable")
-    edges = np.searchsorted(labels[order], np.arange(labels.max() + 2))
-    sizes = np.diff(edges)
-    result = np.empty((count, codes.shape[1]), np.uint8)
-    for start in range(0, count, _MIXED):
-        part = result[start : start + _MIXED]
-        first = rng.integers(0, len(codes), len(part))
-        own = labels[first]
-        second = order[edges[own] + rng.integers(0, sizes[own])]
-        from_first = rng.integers(0, 2, part.shape, np.uint8).view(np.bool_)
-        part[:] = np.where(from_first, codes[first], codes[second])
-    return result
 
 
 def _spread(rows: FloatArray, labels: IntArray) -> FloatArray:
