@@ -84,3 +84,14 @@ def test_too_few_classes_leave_the_unseen_columns_empty_unless_asked_for() -> No
     assert learn._learned_count(birds, None) == (3, "")
     with pytest.raises(DataError, match="at least two are needed"):
         learn._learned_count(birds, 0.9)
+
+
+def test_a_share_that_cannot_be_held_out_is_told_before_anything_is_computed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def never(*_: Any, **__: Any) -> None:
+        raise AssertionError("the trunk was built")
+
+    monkeypatch.setattr(learn, "build_method", never)
+    with pytest.raises(DataError, match="at least two are needed"):
+        learn_and_embed(tiny_birds(), head(), share=0.9, seconds=1000)

@@ -54,6 +54,7 @@ def test_every_row_is_measured_at_every_size(tmp_path: Path) -> None:
         ({"minutes": 0}, "give more than 0"),
         ({"minutes": float("nan")}, "give more than 0"),
         ({"rows": (0,)}, "give 1 or more"),
+        ({"hold_out": 2.0}, "give a share of the classes"),
         ({"models": ("run",), "trunk": "dinov2-small"}, "A model brings its trunk"),
     ],
 )

@@ -86,6 +86,7 @@ def learn_and_embed(
     Heads that would start after `_LEARNING_SHARE` of the time are left out.
     """
     ends = time.perf_counter() + _LEARNING_SHARE * seconds
+    _learned_count(dataset, share)  # a share that cannot be held out is an error at once
     recorder = _Recorder(reporter or Reporter())
     torch.manual_seed(config.training.seed)
     device = resolve_device("auto")
@@ -96,10 +97,9 @@ def learn_and_embed(
     dataset, note = sample_for_time(dataset, seconds, rate=rate, waiting=waiting)
     passing = f"{waiting:,} images pass the trunk" if waiting else "the features are there already"
     recorder.message(note or passing)
-    notes = [note] if note else []
-    pixels = load_features(dataset, config, frozen, reporter=recorder, cache=cache)
     count, remark = _learned_count(dataset, share)
-    notes += [remark] if remark else []
+    notes = [text for text in (note, remark) if text]
+    pixels = load_features(dataset, config, frozen, reporter=recorder, cache=cache)
     images = images_of(
         pixels.train, pixels.test, [label >= count for label in range(len(dataset.class_names))]
     )

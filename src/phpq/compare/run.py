@@ -62,6 +62,11 @@ class Options:
             raise ConfigError(f"minutes={self.minutes:g} is not allowed: give more than 0.")
         if any(count < 1 for count in self.rows):
             raise ConfigError(f"rows={min(self.rows)} is not allowed: give 1 or more.")
+        if self.hold_out is not None and not 0 <= self.hold_out < 1:
+            raise ConfigError(
+                f"hold_out={self.hold_out:g} is not allowed: give a share of the classes, such as "
+                "0.2, or 0 to hold out none."
+            )
         if self.models and (self.trunk or self.settings or self.hold_out is not None):
             raise ConfigError(
                 "A model brings its trunk, its settings and the classes that it held out: leave "
