@@ -71,6 +71,12 @@ def test_a_folder_with_one_class_is_refused(tmp_path: Path) -> None:
         compare(tmp_path / "birds", tmp_path / "out")
 
 
+def test_a_place_that_cannot_be_written_to_is_told_first(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("here")
+    with pytest.raises(ConfigError, match="Give another"):
+        compare(tmp_path / "nowhere", tmp_path / "file" / "out")
+
+
 def test_without_torch_a_model_is_needed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("phpq.compare.run.find_spec", lambda _: None)
     with pytest.raises(MissingExtraError, match="--model RUN"):

@@ -84,8 +84,8 @@ def compare(
 ) -> dict[str, Any]:
     """Measure every way to search a data set, write the files, and return what was measured."""
     options, started, commit = options or Options(), time.perf_counter(), code_commit()
+    make_folder(out)  # a place that cannot be written to is told before anything is read
     dataset = api.as_dataset(source, home=options.home)
-    make_folder(out)
     for old in out.glob(f"{_FLOATS}*"):  # left behind by a comparison that was killed
         shutil.rmtree(old, ignore_errors=True)
     seconds = 60 * options.minutes
