@@ -43,6 +43,9 @@ def test_every_row_can_be_built_and_searched(tmp_path: Path) -> None:
         assert engine.rows == len(IMAGES.gallery), row.name
         ids = engine.search(row.space.queries, 3, threads=1)
         assert ids.shape == (len(row.space.queries), 3), row.name
+        again = make(blocks, tmp_path / f"{number} again")  # what was fitted is not used up
+        assert again.rows == engine.rows, row.name
+        np.testing.assert_array_equal(again.search(row.space.queries, 3, threads=1), ids, row.name)
 
 
 def test_without_faiss_its_rows_are_left_out_with_the_reason(

@@ -120,15 +120,12 @@ def _bits(space: Space) -> Iterator[Rival]:
         return lambda read, _file: SignEngine(mean, read())
 
     def rabitq(rows: FloatArray, _labels: IntArray, _count: int) -> Build:
-        def build(read: ReadBlocks, _file: Path) -> Engine:
-            import faiss
+        import faiss
 
-            dim = rows.shape[1]
-            index = faiss.index_factory(dim, f"RR{dim},RaBitQ", faiss.METRIC_INNER_PRODUCT)
-            index.train(_sample(rows))
-            return FaissEngine(index, read())
-
-        return build
+        dim = rows.shape[1]
+        trained = faiss.index_factory(dim, f"RR{dim},RaBitQ", faiss.METRIC_INNER_PRODUCT)
+        trained.train(_sample(rows))
+        return _filled(trained)
 
     for name, fit in (("signs", signs), ("RaBitQ", rabitq)):
         alone = partial(Rival, group="compressed", space=space, fit=fit)
@@ -220,20 +217,17 @@ def _fit_pq(
 
 def _fast(space: Space) -> Iterator[Rival]:
     def ivfpq(rows: FloatArray, _labels: IntArray, count: int) -> Build:
-        def build(read: ReadBlocks, _file: Path) -> Engine:
-            import faiss
+        import faiss
 
-            dim, lists = rows.shape[1], max(1, min(int(4 * count**0.5), len(rows) // 8))
-            coarse = faiss.IndexFlatIP(dim)
-            index = faiss.IndexIVFPQ(
-                coarse, dim, lists, 16, _code_bits(rows), faiss.METRIC_INNER_PRODUCT
-            )
-            index.cp.min_points_per_centroid = index.pq.cp.min_points_per_centroid = 1
-            index.train(_sample(rows))
-            index.nprobe = max(8, lists // 16)
-            return FaissEngine(index, read())
-
-        return build
+        dim, lists = rows.shape[1], max(1, min(int(4 * count**0.5), len(rows) // 8))
+        coarse = faiss.IndexFlatIP(dim)
+        trained = faiss.IndexIVFPQ(
+            coarse, dim, lists, 16, _code_bits(rows), faiss.METRIC_INNER_PRODUCT
+        )
+        trained.cp.min_points_per_centroid = trained.pq.cp.min_points_per_centroid = 1
+        trained.train(_sample(rows))
+        trained.nprobe = max(8, lists // 16)
+        return _filled(trained)
 
     def hnsw(rows: FloatArray, _labels: IntArray, _count: int) -> Build:
         def build(read: ReadBlocks, _file: Path) -> Engine:
@@ -322,6 +316,13 @@ def _reranked(rival: Rival) -> Rival:
         return build
 
     return replace(rival, reranked=True, fit=fit)
+
+
+def _filled(trained: Any) -> Build:
+    """Return what adds a gallery to a copy of a trained, empty faiss index."""
+    import faiss
+
+    return lambda read, _file: FaissEngine(faiss.clone_index(trained), read())
 
 
 def _sample(rows: FloatArray) -> FloatArray:
