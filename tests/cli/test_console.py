@@ -24,6 +24,24 @@ def test_facts_are_shown_as_they_are_and_unwrapped(capsys: pytest.CaptureFixture
     assert capsys.readouterr().out == f"run  runs/[bold]x\n     {'y' * 300}\n"
 
 
+def test_sizes_and_numbers_as_people_write_them() -> None:
+    assert [output.readable_bytes(n) for n in (0, 999, 1200, 3.4e6, 5e9, 7e13)] == [
+        "0 bytes",
+        "999 bytes",
+        "1.2 kB",
+        "3.4 MB",
+        "5.0 GB",
+        "70.0 TB",
+    ]
+    shown = [output.plural(n, "image") for n in (0, 1, 1000)]
+    assert shown == ["0 images", "1 image", "1,000 images"]
+
+
+def test_the_first_of_many_lines_are_shown() -> None:
+    assert output.few_rows("lost", ["a", "b"], 2) == [("lost", "a"), ("lost", "b")]
+    assert output.few_rows("lost", ["a", "b", "c"], 1) == [("lost", "a"), ("", "... and 2 more")]
+
+
 def test_bars_are_for_terminals_only(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -10,7 +10,6 @@ from command_line import phpq, refused
 from made_up_galleries import make_record, make_store
 from own_galleries import add, filled, pictures
 from phpq.additive import Calibration
-from phpq.cli.gallery import plural, readable_bytes
 from phpq.gallery import GalleryStore, VerifyReport
 from phpq.gallery.owned import write_calibration
 from sure_galleries import PARENTS, certain, coded_store, sure_store
@@ -83,18 +82,6 @@ def test_what_is_no_gallery_is_named(tmp_path: Path) -> None:
     assert phpq("gallery", "shrink").code == 2
 
 
-def test_sizes_and_numbers_as_people_write_them() -> None:
-    assert [readable_bytes(n) for n in (0, 999, 1200, 3.4e6, 5e9, 7e13)] == [
-        "0 bytes",
-        "999 bytes",
-        "1.2 kB",
-        "3.4 MB",
-        "5.0 GB",
-        "70.0 TB",
-    ]
-    assert [plural(n, "image") for n in (0, 1, 1000)] == ["0 images", "1 image", "1,000 images"]
-
-
 def test_codebooks_of_its_own_are_described_and_fitted_anew(tmp_path: Path) -> None:
     store = filled(tmp_path / "g", ("red", "green"))
     outcome = phpq("gallery", "info", tmp_path / "g")
@@ -111,6 +98,14 @@ def test_codebooks_of_its_own_are_described_and_fitted_anew(tmp_path: Path) -> N
     content = phpq("gallery", "info", tmp_path / "g", "--json").json()
     assert (content["codebooks"], content["fit"]["fitted_rows"]) == ("own", 41)
     assert content["fit"]["due"] is None
+
+
+def test_photos_to_calibrate_by_are_looked_for_among_the_downloads(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PHPQ_HOME", str(tmp_path / "home"))
+    message = refused("gallery", "calibrate", folder, "cub200")
+    assert str(tmp_path / "home" / "cub200") in message
 
 
 def test_an_upgrade_its_way_back_and_its_end(tmp_path: Path) -> None:

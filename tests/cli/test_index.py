@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from benchmark_layouts import write_cub200
 from command_line import phpq, refused
 from finished_runs import copy_run
 from phpq.data import write_plumage
@@ -64,6 +65,18 @@ def test_mistakes_leave_nothing_behind(birds: Path, tmp_path: Path) -> None:
     assert "another model" in refused("index", gallery, birds, "--model", other)
     (gallery / "manifest.json").write_text("{")
     assert "phpq gallery verify --repair" in refused("index", gallery, birds)
+
+
+def test_a_benchmark_is_looked_for_among_the_downloads(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PHPQ_HOME", str(tmp_path / "home"))
+    run, gallery = copy_run(tmp_path / "run", evaluated=False), tmp_path / "g"
+    message = refused("index", gallery, "cub200", "--model", run)
+    assert str(tmp_path / "home" / "cub200") in message
+    write_cub200(tmp_path / "home" / "cub200" / "CUB_200_2011")
+    content = phpq("index", gallery, "cub200", "--model", run, "--json").json()
+    assert (content["added"], content["images"]) == (6, 6)
 
 
 def test_ids_that_clash(birds: Path, tmp_path: Path) -> None:

@@ -158,6 +158,28 @@ def print_result(
         print_facts(rows)
 
 
+def few_rows(name: str, lines: Sequence[str], most: int = 20) -> list[tuple[str, str]]:
+    """Lay out the first of some lines, each under the same name, and count the others."""
+    rest = [("", f"... and {len(lines) - most:,} more")] if len(lines) > most else []
+    return [*((name, line) for line in lines[:most]), *rest]
+
+
+def plural(count: int, noun: str) -> str:
+    """Write a number of things: 1 image, 2 images."""
+    return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"
+
+
+def readable_bytes(count: float) -> str:
+    """Write a size as people do: 999 bytes, 1.2 kB, 3.4 MB."""
+    if count < 1000:
+        return f"{count:.0f} bytes"
+    for unit in ("kB", "MB", "GB"):
+        count /= 1000
+        if count < 1000:
+            return f"{count:.1f} {unit}"
+    return f"{count / 1000:.1f} TB"
+
+
 def doubt_rows(told: dict[str, Any]) -> list[tuple[str, str]]:
     """Tell whether a gallery or a model knows how likely answers are, and how much it can say."""
     names = f"{told['parents']:,} name{'' if told['parents'] == 1 else 's'}"

@@ -15,10 +15,10 @@ from phpq.cli._console import (
     print_facts,
     print_json,
     progress_bars,
+    readable_bytes,
     results,
     table_of,
 )
-from phpq.cli.gallery import readable_bytes
 
 if TYPE_CHECKING:
     from phpq.gallery.advice import CodeAdvice

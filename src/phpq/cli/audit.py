@@ -9,8 +9,8 @@ from typing import Annotated, Any
 
 import typer
 
-from phpq.cli._console import AsJson, Device, messages, print_result, progress_bars
-from phpq.cli.gallery import Folder, plural
+from phpq.cli._console import AsJson, Device, messages, plural, print_result, progress_bars
+from phpq.cli.gallery import Folder
 from phpq.errors import ConfigError
 
 _SHOWN = 10  # of each kind, in the terminal

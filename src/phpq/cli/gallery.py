@@ -12,7 +12,18 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from phpq.cli._console import AsJson, Device, doubt_rows, messages, print_result, progress_bars
+from phpq.cli._console import (
+    AsJson,
+    Device,
+    doubt_rows,
+    few_rows,
+    home,
+    messages,
+    plural,
+    print_result,
+    progress_bars,
+    readable_bytes,
+)
 from phpq.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -95,10 +106,11 @@ def calibrate(
     goes back to these.
     """
     from phpq.gallery.calibration import calibrate as fit_chances
+    from phpq.gallery.sources import open_named
     from phpq.gallery.store import GalleryStore
 
     store = GalleryStore.open(folder)
-    told = fit_chances(store, lambda: _load(store, device), photos)
+    told = fit_chances(store, lambda: _load(store, device), open_named(photos, home()))
     print_result(told, doubt_rows(told), as_json=as_json)
 
 
@@ -251,9 +263,7 @@ def upgrade(
 def _upgrade_rows(report: UpgradeReport, folder: Path) -> list[tuple[str, str]]:
     """Tell what a gallery is after an upgrade, or after a rollback."""
     rows = [("model", report.model[:16]), ("version", f"{report.version:,}")]
-    rows += [("left out", name) for name in report.dropped[:20]]
-    if len(report.dropped) > 20:
-        rows.append(("", f"... and {len(report.dropped) - 20:,} more"))
+    rows += few_rows("left out", report.dropped)
     if report.before:
         command = f"phpq gallery upgrade {shlex.quote(str(folder))}"
         rows.append(
@@ -353,9 +363,7 @@ def verify(
     report = verify_gallery(folder, repair=repair)
     rows = [("problem", text) for text in report.problems]
     rows += [("repaired", text) for text in report.repairs]
-    rows += [("lost", name) for name in report.lost[:20]]
-    if len(report.lost) > 20:
-        rows.append(("", f"... and {len(report.lost) - 20:,} more"))
+    rows += few_rows("lost", report.lost)
     if report.sound:
         rows.append(("sound", plural(report.images, "image")))
     else:
@@ -380,19 +388,3 @@ def export(
     written = export_parquet(GalleryStore.open(folder), out)
     rows = (("file", str(out)), ("images", f"{written:,}"))
     print_result({"images": written, "file": str(out)}, rows, as_json=as_json)
-
-
-def plural(count: int, noun: str) -> str:
-    """Write a number of things: 1 image, 2 images."""
-    return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"
-
-
-def readable_bytes(count: float) -> str:
-    """Write a size as people do: 999 bytes, 1.2 kB, 3.4 MB."""
-    if count < 1000:
-        return f"{count:.0f} bytes"
-    for unit in ("kB", "MB", "GB"):
-        count /= 1000
-        if count < 1000:
-            return f"{count:.1f} {unit}"
-    return f"{count / 1000:.1f} TB"

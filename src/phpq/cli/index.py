@@ -14,13 +14,15 @@ from phpq.cli._console import (
     AsJson,
     Device,
     Runtime,
+    home,
     is_gallery,
     messages,
+    plural,
     print_result,
     progress_bars,
+    readable_bytes,
     warn_skipped,
 )
-from phpq.cli.gallery import plural, readable_bytes
 from phpq.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -96,7 +98,11 @@ def index(
     If it is interrupted, what was done is kept: run it again to go on. Images that cannot be read
     are named and left out.
     """
+    from phpq.gallery.sources import first_item, open_named
+
     start = time.monotonic()
+    images = open_named(source, home())
+    first_item(images)  # a source that is not there leaves no empty gallery behind
     # The GPUs are for the actors.
     here = device if ray is None else "cpu"
     new = NewGallery(own_codebooks, bits, keep_embeddings)
@@ -110,7 +116,7 @@ def index(
     try:
         with cluster as engine, progress_bars() as progress:
             report = write(
-                source, prefix=prefix, batch_size=batch_size, progress=progress, engine=engine
+                images, prefix=prefix, batch_size=batch_size, progress=progress, engine=engine
             )
     except KeyboardInterrupt:
         kept = f"{len(opened):,} images are in the gallery. Run the command again to go on."
@@ -147,9 +153,7 @@ def _open(
     runtime: str,
 ) -> Gallery:
     from phpq.gallery import Gallery
-    from phpq.gallery.sources import first_item
 
-    first_item(source)  # a source that is not there leaves no empty gallery behind
     if is_gallery(folder):
         opened = Gallery.open(folder, device=device, runtime=runtime)
         _check_like(opened, new)

@@ -50,8 +50,18 @@ class Item:
         return uri_of(self.image)
 
 
-def read_items(source: Source, *, home: Path | None = None) -> Iterator[Item]:
-    """Yield the images of a source; a `DataError` if there are none. Downloads go to `home`.
+def open_named(source: Source, home: Path | None = None) -> Source:
+    """Open the data set that a text such as "cub200" names; any other source is left as it is.
+
+    `home` is the folder of downloads.
+    """
+    if isinstance(source, str) and source.startswith(_PREFIXES):
+        return source if Path(source).expanduser().exists() else open_dataset(source, home=home)
+    return source
+
+
+def read_items(source: Source) -> Iterator[Item]:
+    """Yield the images of a source; a `DataError` if there are none.
 
     A source is one of these, where places may also be URIs, as in s3://bucket/birds/:
     - a folder: ids are paths relative to it, labels the names of its sub-folders;
@@ -61,13 +71,14 @@ def read_items(source: Source, *, home: Path | None = None) -> Iterator[Item]:
     - a name that `open_dataset` takes, or a data set;
     - an iterable of paths, or of mappings with `path` or `image`, `id`, `label` and metadata.
     """
+    source = open_named(source)
     if isinstance(source, Dataset):
         yield from _labelled(source.train)
         yield from _labelled(source.test)
     elif isinstance(source, LabelledImages):
         yield from _labelled(source)
     elif isinstance(source, str | Path):
-        yield from _named(source, home)
+        yield from _placed(source)
     else:
         yield from map(_entry, source)
 
@@ -94,12 +105,10 @@ def count_items(source: Source) -> int | None:
     return len(source) if isinstance(source, Sequence | LabelledImages) else None
 
 
-def _named(source: str | Path, home: Path | None) -> Iterator[Item]:
+def _placed(source: str | Path) -> Iterator[Item]:
     path = Path(source).expanduser()
     if isinstance(source, str) and is_uri(source):
         yield from _elsewhere(source)
-    elif isinstance(source, str) and source.startswith(_PREFIXES) and not path.exists():
-        yield from read_items(open_dataset(source, home=home))
     elif not path.exists():
         raise DataError(
             f"There is no file or folder {str(source)!r}. Give a folder of images, a CSV, TSV or "
