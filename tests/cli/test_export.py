@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import faiss
@@ -13,10 +14,11 @@ from command_line import phpq, refused
 from finished_runs import copy_run
 from phpq.codes import normalise_sub_vectors
 from phpq.data import decode_all
-from phpq.gallery import Gallery
+from phpq.gallery import Gallery, GalleryStore
 from phpq.model import load
 from phpq.model.onnx_model import OnnxModel
 from reference import scan_codes
+from served_galleries import copy_gallery
 from tiny_runs import tiny_birds
 
 
@@ -78,6 +80,23 @@ def test_what_cannot_be_exported_is_said(tmp_path: Path) -> None:
     assert "is not a model folder" in refused("export", tmp_path)
     assert "--int8 is for" in refused("export", run, "--format", "faiss", "--int8")
     assert "--images for --int8" in refused("export", run, "--images", tmp_path)
+
+
+def test_the_model_of_an_upgraded_gallery_is_that_of_its_newest_version(tmp_path: Path) -> None:
+    folder = copy_gallery(tmp_path)
+    store = GalleryStore.open(folder)
+    with store.changing():
+        store.commit_manifest(replace(store.manifest, model="abc", format_version=3))
+    assert str(folder / "models" / "abc") in refused("export", folder)
+
+
+def test_images_to_calibrate_on_are_looked_for_among_the_downloads(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = copy_run(tmp_path / "run", evaluated=False)
+    monkeypatch.setenv("PHPQ_HOME", str(tmp_path / "home"))
+    message = refused("export", run, "--int8", "--images", "cub200")
+    assert str(tmp_path / "home" / "cub200") in message
 
 
 @pytest.mark.slow

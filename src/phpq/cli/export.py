@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from phpq.cli._console import AsJson, home, is_gallery, print_result
-from phpq.cli.gallery import readable_bytes
+from phpq.cli._console import AsJson, home, is_gallery, print_result, readable_bytes
 from phpq.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -73,11 +72,16 @@ def export(
 
 
 def _load(target: Path) -> tuple[TorchModel, Path]:
-    """Return the model of a run or a gallery, and where it is."""
+    """Return the model of a run, or of a gallery's newest version, and where it is."""
     from phpq.model import load
     from phpq.model.checkpoint import read_card
 
-    folder = target / "model" if is_gallery(target) else target
+    folder = target
+    if is_gallery(target):
+        from phpq.gallery.models import model_folder
+        from phpq.gallery.store import GalleryStore
+
+        folder = model_folder(target, GalleryStore.open(target).manifest)
     read_card(folder)  # names a missing folder; `load` would look for it on the hub
     return load(folder, device="cpu", runtime="torch"), folder
 
@@ -101,7 +105,10 @@ def _int8(target: Path, out: Path | None, images: str | None) -> dict[str, objec
     from phpq.model.interface import INT8
 
     model, folder = _load(target)
-    dataset = open_origin(model.card.dataset, home=home()) if images is None else as_dataset(images)
+    if images is None:
+        dataset = open_origin(model.card.dataset, home=home())
+    else:
+        dataset = as_dataset(images, home=home())
     path = export_int8(model, dataset.train, out or folder / INT8)
     return _told(path, model, "learned")
 
