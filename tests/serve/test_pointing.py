@@ -13,6 +13,7 @@ from starlette.testclient import TestClient
 from phpq.client import Client
 from phpq.explain import suggest_box
 from phpq.gallery import Gallery
+from phpq.serve.pointing import upload_name
 from served_galleries import ids, new_photo, photo, running, shared_gallery
 
 BOX = (4, 6, 30, 32)
@@ -127,3 +128,18 @@ def test_a_query_needs_something_that_it_is_like(client: TestClient) -> None:
         ).json()["hits"]
     }
     assert explained["score"] == pytest.approx(scores[ids()[4]], abs=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("filename", "expected"),
+    [
+        ("photo.jpg", "photo.jpg"),
+        ("../../etc/passwd", "passwd"),
+        ("C:\\photos\\a.png", "a.png"),
+        ("", "uploaded image"),
+        (None, "uploaded image"),
+        ("x" * 500, "x" * 120),
+    ],
+)
+def test_an_upload_is_called_by_its_file(filename: str | None, expected: str) -> None:
+    assert upload_name(filename) == expected

@@ -14,10 +14,11 @@ import secrets
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated, Any
 from urllib.parse import urlsplit
 
 from cachetools import LRUCache
+from fastapi import Depends, Header
 from starlette.datastructures import Headers
 from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -253,6 +254,15 @@ def check_origin(method: str, origin: str, host: str, settings: ServerSettings) 
             f"A page of {origin!r} may not send requests to this server. Start it with "
             f"--allow-origin ORIGIN to let it."
         )
+
+
+def needs_token(settings: ServerSettings) -> Any:
+    """Return a dependency for routes that only who has the token may use."""
+
+    def check(authorization: Annotated[str, Header(description="Bearer TOKEN")] = "") -> None:
+        check_token(authorization, settings)
+
+    return Depends(check)
 
 
 def check_token(header: str, settings: ServerSettings) -> None:

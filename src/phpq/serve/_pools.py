@@ -19,11 +19,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from phpq.codes import FloatArray
-from phpq.serve._refusals import busy
+from phpq.serve._refusals import CLOSING, busy
 
 T = TypeVar("T")
 PixelArray = NDArray[np.uint8]
-CLOSING = "it is shutting down"
 
 
 class BoundedPool:

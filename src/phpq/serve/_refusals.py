@@ -41,6 +41,9 @@ class Refused(PhpqError):
         return headers
 
 
+CLOSING = "it is shutting down"  # what a server is busy with at its end
+
+
 def busy(what: str) -> Refused:
     """Build the answer of a server that has as much to do as it can hold."""
     return Refused(

@@ -28,7 +28,7 @@ from phpq.config import DataConfig
 from phpq.data.boxes import Box, cut_out
 from phpq.data.decode import decode_square, image_format, read_image
 from phpq.errors import BadImageError, ConfigError
-from phpq.serve._refusals import busy
+from phpq.serve._refusals import CLOSING, busy
 
 _START_SECONDS = 60.0  # for a new process to import what it needs, on a busy machine
 _LENGTHS = struct.Struct(">II")  # bytes of the head, bytes of the content
@@ -125,7 +125,7 @@ class DecodePool:
                 return self._idle.get(timeout=self.seconds)
         except queue.Empty as error:
             raise busy("all decoders are at work") from error
-        raise busy("it is shutting down")
+        raise busy(CLOSING)
 
     def _give_back(self, process: _Process | None) -> None:
         if self._closed and process is not None:

@@ -141,6 +141,13 @@ def _gone(record: Record) -> UnknownNameError:
     )
 
 
+def open_to_change(folder: Path) -> GalleryStore:
+    """Open the gallery of the server; a change of it waits for other writers, but not for long."""
+    store = GalleryStore.open(folder)
+    store.lock_timeout = _LOCK_SECONDS
+    return store
+
+
 class Writer:
     """Adds and deletes; one call at a time."""
 
@@ -165,15 +172,15 @@ class Writer:
         if new:
             file.parent.mkdir(exist_ok=True)
             write_bytes(file, content)
-        store = self._store()
-        before = store.find([id])[id].uri if replace and store.count(_is("id", id)) else None
+        store = open_to_change(self._folder)
+        replaced = store.find([id]) if replace else {}
         row = {"path": file, "id": id, "label": label}
         made_by = store.manifest.model_fingerprint
         try:
             try:
                 report = self._put(store, row, metadata, replace)
             except DataError:
-                newer = self._store()
+                newer = open_to_change(self._folder)
                 if newer.manifest.model_fingerprint == made_by:
                     raise
                 report = self._put(newer, row, metadata, replace)  # upgraded this moment
@@ -181,8 +188,7 @@ class Writer:
             if new:
                 self._remove_unused([str(file)])
             raise
-        if before is not None:
-            self._remove_unused([before])
+        self._remove_unused([record.uri for record in replaced.values()])
         return report
 
     def _put(
@@ -199,28 +205,23 @@ class Writer:
 
     def delete(self, ids: Sequence[str]) -> tuple[int, list[str]]:
         """Delete images in one commit; returns how many went, and the ids that are not there."""
-        store = self._store()
+        store = open_to_change(self._folder)
         found = store.find(ids)
         gone = store.delete(list(found)) if found else 0
-        self._remove_unused([record.uri for record in found.values() if record.uri is not None])
+        self._remove_unused([record.uri for record in found.values()])
         return gone, sorted(set(ids) - set(found))
-
-    def _store(self) -> GalleryStore:
-        store = GalleryStore.open(self._folder)
-        store.lock_timeout = _LOCK_SECONDS
-        return store
 
     def _file(self, content: bytes, kind: str) -> Path:
         suffix = _EXTENSIONS.get(kind, f".{kind.lower()}" if kind.isalnum() else ".image")
         name = hashlib.sha256(content).hexdigest()
         return (self._folder / UPLOADS / f"{name}{suffix}").absolute()
 
-    def _remove_unused(self, uris: Sequence[str]) -> None:
+    def _remove_unused(self, uris: Sequence[str | None]) -> None:
         """Remove the files of `uris` that were uploaded here and that no record names any more."""
         home = (self._folder / UPLOADS).absolute()
-        own = [uri for uri in dict.fromkeys(uris) if Path(uri).parent == home]
+        own = [uri for uri in dict.fromkeys(uris) if uri and Path(uri).parent == home]
         if own:
-            store = self._store()
+            store = open_to_change(self._folder)
             for uri in own:
                 if not store.count(_is("uri", uri)):
                     Path(uri).unlink(missing_ok=True)

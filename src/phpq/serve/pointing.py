@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import PurePosixPath
 from typing import Annotated, Any, Literal
 
 import numpy as np
@@ -15,7 +16,6 @@ from phpq.data.boxes import Box, read_box
 from phpq.errors import ConfigError
 from phpq.gallery.queries import boxes_for
 from phpq.gallery.view import GalleryView
-from phpq.serve.schemas import upload_name
 from phpq.serve.services import Services
 from phpq.serve.settings import MAX_EXAMPLES, MAX_PHOTOS
 
@@ -59,6 +59,12 @@ def examples_reader(place: Callable[..., Any]) -> Callable[..., Examples]:
         return Examples(tuple(more or ()), tuple(less or ()))
 
     return read
+
+
+def upload_name(filename: str | None) -> str:
+    """Return what errors call an upload: the name of its file, without folders."""
+    name = PurePosixPath((filename or "").replace("\\", "/")).name[:120]
+    return name or "uploaded image"
 
 
 def read_boxes(texts: list[str] | None, count: int) -> list[Box | Literal["auto"] | None]:

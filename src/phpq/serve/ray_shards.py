@@ -27,8 +27,8 @@ from phpq.codes import Codebooks, IntArray
 from phpq.errors import ConfigError, PhpqError
 from phpq.gallery.shards import Request, ShardEvents
 from phpq.gallery.store import GalleryStore
-from phpq.serve._pools import CLOSING, Batcher, Job
-from phpq.serve._refusals import Refused, busy
+from phpq.serve._pools import Batcher, Job
+from phpq.serve._refusals import CLOSING, Refused, busy
 from phpq.serve.settings import Sharding
 from phpq.serve.shard_replica import (
     CALLS,

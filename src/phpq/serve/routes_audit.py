@@ -7,7 +7,7 @@ import threading
 from functools import partial
 from typing import Annotated, Any, Literal
 
-from fastapi import APIRouter, Depends, Header
+from fastapi import APIRouter
 from pydantic import BaseModel, Field
 from starlette.responses import Response
 
@@ -17,13 +17,13 @@ from phpq.errors import PhpqError
 from phpq.gallery.store import GalleryStore
 from phpq.serve import schemas
 from phpq.serve._answers import answer
-from phpq.serve._guard import check_token
+from phpq.serve._guard import needs_token
+from phpq.serve.files import open_to_change
 from phpq.serve.routes_gallery import served
 from phpq.serve.services import Services
 from phpq.serve.settings import MAX_ID
 
 _LOG = logging.getLogger(__name__)
-_LOCK_SECONDS = 10.0  # to wait for a writer of another process
 _Name = Annotated[str, Field(min_length=1, max_length=MAX_ID)]
 _Label = Annotated[str, Field(min_length=1, max_length=200)]
 
@@ -154,16 +154,15 @@ class Auditor:
         threading.Thread(target=self._work, name="phpq-audit", daemon=True).start()
 
     def _work(self) -> None:
-        failed = None
+        gallery, failed = self._services.gallery, None
         try:
-            gallery = self._services.gallery
             store = GalleryStore.open(gallery.path)
             found = audit_gallery(
                 store, lambda: gallery.models.of(store.manifest), progress=self._tell
             )
             keep_report(store.folder, found)
         except PhpqError as error:
-            failed = str(error).replace(str(self._services.gallery.path), gallery.name)
+            failed = str(error).replace(str(gallery.path), gallery.name)
         except Exception:
             _LOG.exception("an audit failed")
             failed = "The server made a mistake while it looked; its log tells more."
@@ -195,29 +194,20 @@ class Auditor:
     def decide(self, asked: DecisionRequest) -> AuditAnswer:
         """Carry a decision out."""
         given = asked.model_dump(exclude={"key", "action"})
-        decide(self._store(), asked.key, asked.action, **given)
+        decide(open_to_change(self._services.gallery.path), asked.key, asked.action, **given)
         return self.describe()
 
     def undo(self) -> AuditAnswer:
         """Undo the last decision."""
-        undo(self._store())
+        undo(open_to_change(self._services.gallery.path))
         return self.describe()
-
-    def _store(self) -> GalleryStore:
-        store = GalleryStore.open(self._services.gallery.path)
-        store.lock_timeout = _LOCK_SECONDS
-        return store
 
 
 def audit_routes(services: Services) -> APIRouter:
     """Return the routes of audits; what changes something needs the token."""
     auditor = Auditor(services)
-
-    def with_token(authorization: Annotated[str, Header(description="Bearer TOKEN")] = "") -> None:
-        check_token(authorization, services.settings)
-
     router = APIRouter(tags=["audit"], responses=schemas.WRITE_ERRORS)
-    changing = [Depends(with_token)]
+    changing = [needs_token(services.settings)]
 
     @router.get("/audit", response_model=AuditAnswer)
     async def look() -> Response:

@@ -20,7 +20,7 @@ from phpq.gallery.records import Record
 from phpq.gallery.view import GalleryView
 from phpq.serve import schemas
 from phpq.serve._answers import answer, item, parse_code, thumbnail_address
-from phpq.serve._guard import check_token
+from phpq.serve._guard import needs_token
 from phpq.serve._refusals import too_large
 from phpq.serve.files import SIZES, Picture, parse_metadata, read_file
 from phpq.serve.pointing import Boxes, Examples, Photos, Uploads, examples_reader
@@ -344,12 +344,8 @@ def _data_uri(png: bytes) -> str:
 def write_routes(services: Services) -> APIRouter:
     """Return the routes that add, replace and delete: off unless writable, only with the token."""
     settings = services.settings
-
-    def with_token(authorization: Annotated[str, Header(description="Bearer TOKEN")] = "") -> None:
-        check_token(authorization, settings)
-
     router = APIRouter(
-        tags=["write"], responses=schemas.WRITE_ERRORS, dependencies=[Depends(with_token)]
+        tags=["write"], responses=schemas.WRITE_ERRORS, dependencies=[needs_token(settings)]
     )
 
     @router.post("/items", response_model=schemas.AddAnswer)

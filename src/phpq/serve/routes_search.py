@@ -22,8 +22,9 @@ from phpq.serve.pointing import (
     SuggestedBox,
     Uploads,
     examples_reader,
+    upload_name,
 )
-from phpq.serve.schemas import Image, OptionalCode, OptionalId, OptionalUri, upload_name
+from phpq.serve.schemas import Image, OptionalCode, OptionalId, OptionalUri
 from phpq.serve.services import Services
 from phpq.serve.settings import MAX_BATCH
 

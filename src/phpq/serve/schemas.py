@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
-from pathlib import PurePosixPath
 from typing import Annotated, Any, Literal
 
 from fastapi import File, Query, UploadFile
@@ -40,14 +38,19 @@ def page_reader(place: Callable[..., Any]) -> Callable[..., Page]:
         rerank: int = place(0, ge=0, le=MAX_OFFSET + MAX_TOP_K, description=_RERANK),
         wrong_at_most: float = place(WRONG_AT_MOST, ge=0, le=1, description=_WRONG),
     ) -> Page:
-        page = make_page(top_k, offset, where, label, rerank=rerank)
-        return replace(page, wrong_at_most=wrong_at_most)
+        return make_page(top_k, offset, where, label, rerank=rerank, wrong_at_most=wrong_at_most)
 
     return read
 
 
 def make_page(
-    top_k: int, offset: int, where: str | None, labels: list[str] | None, *, rerank: int
+    top_k: int,
+    offset: int,
+    where: str | None,
+    labels: list[str] | None,
+    *,
+    rerank: int,
+    wrong_at_most: float,
 ) -> Page:
     """Put checked parameters together; an empty filter is none."""
     return Page(
@@ -56,13 +59,8 @@ def make_page(
         where=where if where and where.strip() else None,
         labels=tuple(labels or ()),
         rerank=rerank,
+        wrong_at_most=wrong_at_most,
     )
-
-
-def upload_name(filename: str | None) -> str:
-    """Return what errors call an upload: the name of its file, without folders."""
-    name = PurePosixPath((filename or "").replace("\\", "/")).name[:120]
-    return name or "uploaded image"
 
 
 class ErrorDetail(BaseModel):
@@ -247,8 +245,8 @@ class BatchRequest(BaseModel, extra="forbid"):
 
     def page(self) -> Page:
         """Return which hits are wanted."""
-        page = make_page(self.top_k, self.offset, self.where, self.label, rerank=self.rerank)
-        return replace(page, wrong_at_most=self.wrong_at_most)
+        shown = (self.top_k, self.offset, self.where, self.label)
+        return make_page(*shown, rerank=self.rerank, wrong_at_most=self.wrong_at_most)
 
 
 class Item(BaseModel):
