@@ -349,9 +349,9 @@ def test_mask(
     return draw_per_class(ids, labels, counts, seed=seed)
 
 
-def named(names: Sequence[str], what: str, limit: int = 10) -> str:
-    """Count and list names for a message, at most `limit` of them: "2 classes ('a', 'b')"."""
-    shown = ", ".join(repr(name) for name in names[:limit])
-    more = f", and {len(names) - limit} more" if len(names) > limit else ""
+def named(names: Sequence[str], what: str) -> str:
+    """Count and list names for a message, at most ten of them: "2 classes ('a', 'b')"."""
+    shown = ", ".join(repr(name) for name in names[:10])
+    more = f", and {len(names) - 10} more" if len(names) > 10 else ""
     plural = {"class": "classes"}.get(what, f"{what}s")
     return f"{len(names)} {what if len(names) == 1 else plural} ({shown}{more})"

@@ -24,7 +24,6 @@ from phpq.codes import CodeArray, FloatArray, normalise_sub_vectors
 from phpq.config import RECIPES, to_dict
 from phpq.data import Dataset, SkippedImage, learned_part, unseen_split
 from phpq.errors import ConfigError
-from phpq.evaluation.coded import FOLDER as FOLDER
 from phpq.evaluation.coded import write_coded
 from phpq.evaluation.embedding import (
     Embed,

@@ -116,13 +116,12 @@ class UnseenScores:
         }
 
 
-def evaluate_unseen(  # noqa: PLR0913  by name
+def evaluate_unseen(
     embeddings: FloatArray,
     labels: IntArray,
     split: ClassSplit,
     *,
     bits: Sequence[int] = (32, 64, 128),
-    trust: float = TRUST,
     others: Sequence[SearchSetup] = (),
     copies: tuple[FloatArray, IntArray] | None = None,
     details: bool = True,
@@ -140,18 +139,18 @@ def evaluate_unseen(  # noqa: PLR0913  by name
     main = 64 if 64 in bits else bits[0]
     floats = SearchSetup("float", normalise_sub_vectors(images, 1))
     plain = {length: additive_codes(images, length) for length in bits}
-    trusting = additive_codes(images, main, trust=trust)
+    trusting = additive_codes(images, main, trust=TRUST)
     extra = (best_pq(images, main, numbers, split), *others)
 
     def scores() -> Iterator[SearchScore]:
         for setup in (floats, *plain.values(), *extra):
             yield leave_one_out(setup, numbers, split)
         for setup in (floats, *extra):
-            for used in (setup, with_labels(setup, trust)):
+            for used in (setup, with_labels(setup, TRUST)):
                 yield from open_protocols(used, numbers, split)
         for setup in (plain[main], trusting):
             yield from open_protocols(setup, numbers, split)
-        yield from five_shot(images, numbers, split, bits=main, trust=trust)
+        yield from five_shot(images, numbers, split, bits=main)
         if copies is not None:
             for setup in (floats, plain[main], trusting):
                 yield find_originals(setup, numbers, split, copies=copies[0], originals=copies[1])
@@ -184,7 +183,7 @@ def open_protocols(
 
 
 def five_shot(
-    images: FloatArray, labels: IntArray, split: ClassSplit, *, bits: int, trust: float = TRUST
+    images: FloatArray, labels: IntArray, split: ClassSplit, *, bits: int
 ) -> Iterator[SearchScore]:
     """Classify queries of unseen classes by five labelled images of each: mean of five draws.
 
@@ -200,7 +199,7 @@ def five_shot(
         nearest = (rows[queries] @ means.T).argmax(axis=1)
         accuracies["float"].append(float(np.mean(classes[nearest] == labels[queries])))
         given = [str(label) for label in labels[drawn]]
-        books = fit_additive(images[drawn], given, num_codebooks=bits // 8, trust=trust)
+        books = fit_additive(images[drawn], given, num_codebooks=bits // 8, trust=TRUST)
         named = np.array([int(name) for name in books.class_names])
         predicted = named[books.class_scores(images[queries]).argmax(axis=1)]
         accuracies["codes"].append(float(np.mean(predicted == labels[queries])))
@@ -269,12 +268,7 @@ def half_labelled(setup: SearchSetup, labels: IntArray, split: ClassSplit) -> It
 
 
 def wrong_labels(
-    images: FloatArray,
-    labels: IntArray,
-    split: ClassSplit,
-    *,
-    bits: int,
-    trusts: Sequence[float] = TRUSTS,
+    images: FloatArray, labels: IntArray, split: ClassSplit, *, bits: int
 ) -> Iterator[SearchScore]:
     """Make a tenth of the labels of unseen classes wrong, at several levels of trust.
 
@@ -285,7 +279,7 @@ def wrong_labels(
     names, flipped = flip_labels(labels, gallery, seed=0)
     if not len(flipped):  # one class, or too few images
         return
-    for trust in trusts:
+    for trust in TRUSTS:
         setup, itself = additive_codes(images, bits, trust=trust), np.arange(len(labels))
         yield search(setup, labels, RIGHT_LABELS.format(trust), gallery=gallery, queries=queries)
         find = partial(search, fitted_to(setup, gallery, names), names=names)

@@ -17,7 +17,8 @@ import numpy as np
 from phpq.codes import CodeArray, Codebooks, FloatArray, IntArray, group_codes
 from phpq.config import CONFIG_FILE
 from phpq.errors import ConfigError, DataError
-from phpq.evaluation.run import FOLDER, METRICS
+from phpq.evaluation.coded import FOLDER
+from phpq.evaluation.run import METRICS
 from phpq.files import read_json
 from phpq.gallery._part import find_part
 from phpq.gallery.of_run import open_run
@@ -61,7 +62,7 @@ def find_runs(folders: Sequence[Path]) -> list[Path]:
     return runs
 
 
-def advise_run(run: Path, size: int, *, seed: int = 0) -> CodeAdvice:
+def advise_run(run: Path, size: int) -> CodeAdvice:
     """Measure and compute costs and quality of a run's codes for `size` images."""
     from phpq.model import load
 
@@ -75,7 +76,7 @@ def advise_run(run: Path, size: int, *, seed: int = 0) -> CodeAdvice:
     sizes = group_codes(codes).sizes
     expected = expected_distinct(sizes, size, most=2**codebooks.bits)
     rows = min(size, TIMED_ROWS)
-    generator = np.random.default_rng(seed)
+    generator = np.random.default_rng(0)
     index = CodeIndex(codebooks, draw_codes(codes, rows, generator)).build()
     queries = draw_queries(codebooks, codes, labels, generator)
     return CodeAdvice(

@@ -14,10 +14,10 @@ import numpy as np
 from phpq.additive import fits_badly
 from phpq.additive.grow import MAX_DISTORTION, MIN_SHARE
 from phpq.errors import ConfigError
-from phpq.gallery._embedded import DecodedCodes, KeptEmbeddings, kept_embeddings
+from phpq.gallery._embedded import DecodedCodes, kept_embeddings
 from phpq.gallery.ingest import Progress, needs_fit_before_adding
 from phpq.gallery.records import Record
-from phpq.gallery.reencode import Reencoded, Target, reencode, rewrite_codes
+from phpq.gallery.reencode import Target, reencode, rewrite_codes
 from phpq.gallery.store import GalleryStore
 
 if TYPE_CHECKING:
@@ -74,12 +74,10 @@ def refit(
         )
     done = reencode(store, load, Target(bits=bits, trust=trust), progress)
     assert done is not None  # a refit always has something to do
-    return _report(store, done)
-
-
-def refit_from_kept(store: GalleryStore) -> RefitReport:
-    """Do as `refit` from kept embeddings; the caller holds the lock."""
-    return _report(store, rewrite_codes(store, KeptEmbeddings(), Target()))
+    manifest = store.manifest
+    return RefitReport(
+        done.images, manifest.bits, manifest.trust, done.distortion or 0.0, done.from_codes
+    )
 
 
 def refit_for(store: GalleryStore, records: Sequence[Record]) -> bool:
@@ -99,13 +97,6 @@ def refit_for(store: GalleryStore, records: Sequence[Record]) -> bool:
         return False
     rewrite_codes(store, DecodedCodes(), Target(), joining=(vectors, labels))
     return True
-
-
-def _report(store: GalleryStore, done: Reencoded) -> RefitReport:
-    manifest = store.manifest
-    return RefitReport(
-        done.images, manifest.bits, manifest.trust, done.distortion or 0.0, done.from_codes
-    )
 
 
 def describe_fit(store: GalleryStore) -> Fit:

@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 
 from phpq.errors import FormatError, PhpqError
 from phpq.files import write_json
+from phpq.gallery._embedded import KeptEmbeddings
 from phpq.gallery.folder import (
     DAMAGE,
     HINT,
@@ -35,7 +36,7 @@ from phpq.gallery.ingest import encode_again
 from phpq.gallery.models import MODEL, fingerprint_of, model_folder
 from phpq.gallery.owned import code_records, read_calibration
 from phpq.gallery.records import Record, code_matrix, row_checks
-from phpq.gallery.refit import refit_from_kept
+from phpq.gallery.reencode import Target, rewrite_codes
 from phpq.gallery.store import METADATA_KEY, GalleryStore
 
 ASIDE = "damaged"  # folder for broken files, which are not deleted
@@ -215,7 +216,7 @@ def _check_codebooks(store: GalleryStore, notes: _Notes, *, repair: bool) -> Gal
     except FormatError as error:
         notes.problems.append(str(error))
         if repair and store.manifest.keep_embeddings:
-            refit_from_kept(store)
+            rewrite_codes(store, KeptEmbeddings(), Target())
             notes.repairs.append("fitted new codebooks to the kept embeddings")
         else:
             notes.readable = not repair

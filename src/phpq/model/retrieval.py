@@ -30,6 +30,8 @@ from phpq.model.general import GeneralEmbedding, read_general, write_general
 from phpq.model.interface import Images, Model, squares_of
 from phpq.model.method import Method
 
+BATCH = 64  # images at once
+
 
 class TorchModel(Model):
     """A network on one device; heat maps and exports need this kind of model."""
@@ -140,7 +142,7 @@ def apply_to_pixels(
     config: DataConfig,
     *,
     device: torch.device,
-    batch_size: int = 64,
+    batch_size: int = BATCH,
     whole_batches: bool = False,
     views: Views | None = None,
 ) -> Tensor:
@@ -172,12 +174,11 @@ def apply_to_images(
     config: DataConfig,
     *,
     device: torch.device,
-    batch_size: int = 64,
 ) -> Tensor:
     """Decode images batch by batch, and apply a function as `apply_to_pixels` does."""
     parts = [
-        apply_to_pixels(function, squares, config, device=device, batch_size=batch_size)
-        for squares in squares_of(images, config, batch_size)
+        apply_to_pixels(function, squares, config, device=device)
+        for squares in squares_of(images, config, BATCH)
     ]
     return torch.cat(parts)
 
