@@ -6,6 +6,7 @@ import pytest
 
 from phpq.errors import ConfigError, FormatError
 from phpq.files import (
+    is_taken,
     make_folder,
     read_json,
     remove_temporaries,
@@ -26,6 +27,16 @@ def test_what_is_written_is_read_back(tmp_path: Path) -> None:
     assert path.read_text("utf-8") == "two\n"
     write_bytes(path, b"\x00\xff")
     assert path.read_bytes() == b"\x00\xff"
+
+
+def test_a_place_is_taken_by_a_file_or_by_what_is_in_it(tmp_path: Path) -> None:
+    file, folder = tmp_path / "folder" / "a.txt", tmp_path / "folder"
+    assert not is_taken(folder)
+    folder.mkdir()
+    assert not is_taken(folder)
+    write_text(file, "a")
+    assert is_taken(folder)
+    assert is_taken(file)
 
 
 def test_a_failure_leaves_the_old_file_and_no_rubbish(tmp_path: Path) -> None:

@@ -58,6 +58,11 @@ def make_folder(folder: Path, *, within: Sequence[str] = ("",)) -> None:
         ) from error
 
 
+def is_taken(path: Path) -> bool:
+    """Tell whether there is anything but an empty folder."""
+    return path.exists() and (not path.is_dir() or any(path.iterdir()))
+
+
 def remove_temporaries(folder: Path) -> None:
     """Remove what killed processes left of the files that they were writing in a folder."""
     for path in folder.glob(".*.tmp"):

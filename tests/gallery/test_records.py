@@ -13,6 +13,7 @@ from phpq.gallery.records import (
     code_matrix,
     column_name,
     row_checks,
+    sql_text,
     to_table,
 )
 
@@ -51,6 +52,10 @@ def test_every_changed_byte_changes_the_check() -> None:
 )
 def test_names_that_sql_can_use(name: str, expected: str) -> None:
     assert column_name(name) == expected
+
+
+def test_quotes_in_a_text_are_no_end_of_it() -> None:
+    assert sql_text("a' OR 'b") == "'a'' OR ''b'"
 
 
 @pytest.mark.parametrize("name", ["row", "Code", "sha256", "!", "uri"])

@@ -24,6 +24,7 @@ from phpq.cli._console import (
     warn_skipped,
 )
 from phpq.errors import ConfigError
+from phpq.files import is_taken
 
 if TYPE_CHECKING:
     from phpq.gallery import AddReport, Gallery
@@ -163,7 +164,7 @@ def _open(
                 "out --model to go on with its own, or index into another folder."
             )
         return opened
-    if folder.is_file() or (folder.is_dir() and any(folder.iterdir())):
+    if is_taken(folder):
         raise ConfigError(
             f"{str(folder)!r} is not a gallery, and not empty. Name a gallery, or a folder that "
             "does not exist yet, as in birds.gallery."
@@ -241,7 +242,9 @@ def _rows(
 
 def _knows_kinds(gallery: Gallery) -> bool:
     """Tell whether most images of a gallery with its own codebooks are of kinds of its model."""
+    from phpq.gallery.records import sql_text
+
     if not gallery.manifest.owns_codebooks or not gallery.model.class_names:
         return False
-    names = ", ".join("'" + name.replace("'", "''") + "'" for name in gallery.model.class_names)
+    names = ", ".join(map(sql_text, gallery.model.class_names))
     return gallery.count(f"label IN ({names})") > len(gallery) / 2

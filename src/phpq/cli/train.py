@@ -149,6 +149,7 @@ def train(
         raise typer.BadParameter("give a data set, or --resume RUN.", param_hint="SOURCE")
     with joined(device) as group:
         from phpq import api
+        from phpq.files import is_taken
 
         def opened(data: api.Source | None, *more: str) -> Run:
             return api.open_run(
@@ -168,7 +169,8 @@ def train(
         if group is None or group.first:
             _show_data(run)
         named = any(text.startswith("training.trainable=") for text in assignments)
-        new = resume is None and not _taken(run.folder)
+        # Training will refuse a folder that is taken: nothing need be measured before that.
+        new = resume is None and not is_taken(run.folder)
         if new and group is None and trunk is None and not named:
             run = _chosen(run, opened, device)
         _train(run, device=device, resume=resume is not None, group=group)
@@ -184,11 +186,6 @@ def _show_data(run: Run) -> None:
     images = f"{len(data.train):,} training and {len(data.test):,} test images"
     text = f"{data.name}: {images} of {len(names):,} classes ({shown})"
     messages().print(text, style="dim", markup=False, soft_wrap=True)
-
-
-def _taken(folder: Path) -> bool:
-    """Tell whether training will refuse a folder: nothing need be measured before that."""
-    return folder.is_file() or (folder.is_dir() and any(folder.iterdir()))
 
 
 def _chosen(run: Run, opened: Callable[..., Run], device: str) -> Run:

@@ -37,10 +37,11 @@ from phpq.config import RunConfig
 from phpq.data import Dataset, LabelledImages, plumage
 from phpq.demo.page import build_page, draw_family
 from phpq.errors import ConfigError
+from phpq.evaluation.coded import FOLDER
 from phpq.evaluation.history import epoch_scores, read_rows
 from phpq.evaluation.page import REPORT
-from phpq.evaluation.run import FOLDER, METRICS, Evaluation, evaluate_model
-from phpq.files import write_json
+from phpq.evaluation.run import METRICS, Evaluation, evaluate_model
+from phpq.files import is_taken, write_json
 from phpq.model import Model, load
 from phpq.recipes import drawn_settings, resolve_config
 from phpq.report.blocks import write_report
@@ -287,7 +288,7 @@ def _check(folder: Path) -> None:
     """Refuse a folder that holds anything but an earlier demo."""
     if folder.exists() and not folder.is_dir():
         raise ConfigError(f"{str(folder)!r} is a file. Give a folder (--out DIR).")
-    if not folder.is_dir() or not any(folder.iterdir()):
+    if not is_taken(folder):
         return
     try:
         content = json.loads((folder / METRICS).read_text("utf-8"))

@@ -27,7 +27,7 @@ from phpq.errors import DataError, FormatError
 from phpq.files import remove_temporaries, write_bytes
 from phpq.gallery.folder import EMBEDDING_LOCK, Manifest, writing
 from phpq.gallery.models import MODEL, MODELS
-from phpq.gallery.records import Record
+from phpq.gallery.records import Record, sql_text
 
 if TYPE_CHECKING:
     from phpq.gallery.store import GalleryStore
@@ -212,7 +212,7 @@ def _small_classes(store: GalleryStore, labels: Sequence[str | None]) -> list[Re
     ]
     if not small:
         return []
-    listed = ", ".join("'" + name.replace("'", "''") + "'" for name in small)
+    listed = ", ".join(map(sql_text, small))
     return store.records(store.dataset.to_table(filter=f"label IN ({listed})"))
 
 

@@ -37,6 +37,12 @@ class Record:
     embedding: NDArray[np.float16] | None = None  # (D,), or None where embeddings are not kept
 
 
+def sql_text(text: str) -> str:
+    """Write any text as an expression of Lance SQL."""
+    quoted = text.replace("'", "''")
+    return f"'{quoted}'"
+
+
 def base_schema(manifest: Manifest) -> Any:
     """Return the Arrow schema of a gallery without metadata columns."""
     fields = [

@@ -26,7 +26,7 @@ import pyarrow as pa
 from phpq.additive import AdditiveCodebooks
 from phpq.codes import Codebooks, IntArray
 from phpq.errors import ConfigError, DataError, FormatError, UnknownNameError
-from phpq.files import remove_temporaries, write_json
+from phpq.files import is_taken, remove_temporaries, write_json
 from phpq.gallery._copy import read_copy
 from phpq.gallery._rows import Rows, open_dataset, release_all_but
 from phpq.gallery.folder import (
@@ -90,7 +90,7 @@ class GalleryStore(Rows):
 
         `fill` is called with the folder under its temporary name, to put the model there.
         """
-        if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        if is_taken(folder):
             raise DataError(
                 f"{str(folder)!r} exists already. Open it to add to it, or name another folder."
             )

@@ -25,7 +25,7 @@ from cachetools import LRUCache
 
 from phpq.errors import BadImageError, ConfigError, DataError, UnknownNameError
 from phpq.files import write_bytes
-from phpq.gallery.records import Record
+from phpq.gallery.records import Record, sql_text
 from phpq.gallery.store import GalleryStore
 from phpq.serve.decode_pool import DecodePool
 
@@ -223,7 +223,7 @@ class Writer:
         if own:
             store = open_to_change(self._folder)
             for uri in own:
-                if not store.count(_is("uri", uri)):
+                if not store.count(f"uri = {sql_text(uri)}"):
                     Path(uri).unlink(missing_ok=True)
 
 
@@ -258,9 +258,3 @@ def _is_scalar(value: object) -> bool:
     if isinstance(value, int):  # truth values too
         return -(1 << 63) <= value < 1 << 63
     return value is None
-
-
-def _is(column: str, text: str) -> str:
-    """Return an expression that compares a column with any text."""
-    quoted = text.replace("'", "''")
-    return f"{column} = '{quoted}'"

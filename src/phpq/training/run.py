@@ -35,7 +35,7 @@ from phpq.data import Dataset, LabelledImages, learned_part, unseen_split
 from phpq.errors import ConfigError, DataError, FormatError
 from phpq.evaluation.embedding import embed_readable
 from phpq.evaluation.history import METRICS, read_rows
-from phpq.files import remove_temporaries, write_bytes, write_text
+from phpq.files import is_taken, remove_temporaries, write_bytes, write_text
 from phpq.model.checkpoint import (
     GENERAL,
     STATE,
@@ -360,7 +360,7 @@ def _check_folder(folder: Path, config: RunConfig, *, resume: bool) -> None:
                 f"The run in {str(folder)!r} is finished; there is nothing to resume. "
                 "Start another in a new folder."
             )
-    elif folder.is_dir() and any(folder.iterdir()):
+    elif is_taken(folder):
         raise ConfigError(
             f"{str(folder)!r} is not empty. Give a new folder (--out DIR), or continue the run in "
             f"it (phpq train --resume {folder})."
