@@ -1,7 +1,7 @@
 /* Which part of a picture is meant: a box drawn by mouse, finger, arrow keys or numbers. */
 
 import * as api from "./api.js";
-import { button, el, icon } from "./dom.js";
+import { button, el, tool } from "./dom.js";
 import { say } from "./notify.js";
 import { facts } from "./store.js";
 
@@ -162,8 +162,7 @@ export function askBox(photo, choose) {
     note.classList.add("failed");
   });
 
-  const close = el("button", { type: "button", class: "tool", on: { click: () => dialog().close() } });
-  close.append(icon("close"), el("span", { class: "unseen" }, "Close"));
+  const close = tool("Close", "close", () => dialog().close());
   dialog().replaceChildren(
     el("header", { class: "sheet-head" }, el("h2", { id: "box-title" }, "Which part is meant?"), close),
     el(

@@ -4,8 +4,8 @@ import * as api from "./api.js";
 import { decimals, el, hueOf, icon, labelText, picture, plural, thumbnail, whole } from "./dom.js";
 import { ownsCodebooks } from "./kinds.js";
 import { problem, say, skeletons, state } from "./notify.js";
-import { walkable } from "./results.js";
-import { format, fromImage } from "./route.js";
+import { imageLink, walkable } from "./results.js";
+import { format } from "./route.js";
 import { facts } from "./store.js";
 
 const STRIP = 14; // images in the row of a codeword
@@ -161,7 +161,7 @@ export function codebooksView(app) {
     lead.textContent = total
       ? `${plural(total, "image")} ${total === 1 ? "has" : "have"} this codeword${shares(images)}.`
       : "No image of the gallery has this codeword.";
-    list.replaceChildren(...images.map(imageLink));
+    list.replaceChildren(...images.map((image) => imageLink(image, 384)));
     walkable(list, "a");
     if (total > images.length) {
       body.append(el("p", { class: "end" }, `The first ${images.length} of ${whole(total)}.`));
@@ -184,15 +184,3 @@ function shares(images) {
 
 const unknown = (words) =>
   state({ drawing: "books", title: words, words: "Choose one of the codebooks above." });
-
-const imageLink = (image) =>
-  el(
-    "li",
-    { class: "start" },
-    el(
-      "a",
-      { href: fromImage(image.id), title: `Search from ${image.id}` },
-      picture(thumbnail(image, 384), { width: 384, height: 384 }),
-      el("span", {}, labelText(image.label)),
-    ),
-  );

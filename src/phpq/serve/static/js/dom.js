@@ -51,6 +51,13 @@ export function button(words, props = {}, ...children) {
   return el("button", { type: "button", class: "button", ...props }, ...children, words);
 }
 
+/** A button that shows a drawing alone; the words are its name all the same. */
+export function tool(words, drawing, act, props = {}) {
+  const made = button("", { class: "tool", title: words, on: { click: act }, ...props }, icon(drawing));
+  made.append(el("span", { class: "unseen" }, words));
+  return made;
+}
+
 /** A picture of the gallery, with a drawn stand-in when it cannot be read. */
 export function picture(address, props = {}) {
   const image = el("img", { src: address, alt: "", loading: "lazy", decoding: "async", ...props });

@@ -2,7 +2,6 @@
 
 import * as api from "./api.js";
 import {
-  button,
   decimals,
   el,
   hueOf,
@@ -11,6 +10,7 @@ import {
   percent,
   picture,
   thumbnail,
+  tool,
   valueText,
 } from "./dom.js";
 import { ownsCodebooks } from "./kinds.js";
@@ -102,7 +102,7 @@ function layOut(shown) {
     el("h2", { id: "why-title", tabindex: "-1", autofocus: true }, "Why this matched"),
     stepButton("before", "Hit before", "left", shown.before, shown.step),
     stepButton("after", "Hit after", "right", shown.after, shown.step),
-    closeButton(),
+    tool("Close", "close", () => dialog().close()),
   );
   const foot = el(
     "p",
@@ -277,14 +277,5 @@ function aboutHit(item) {
 }
 
 function stepButton(name, words, drawing, hit, step) {
-  const props = { class: "tool", disabled: !hit, title: words, data: { step: name } };
-  const made = button("", { ...props, on: { click: () => hit && step(hit) } }, icon(drawing));
-  made.append(el("span", { class: "unseen" }, words));
-  return made;
-}
-
-function closeButton() {
-  const made = button("", { class: "tool", title: "Close", on: { click: () => dialog().close() } });
-  made.append(icon("close"), el("span", { class: "unseen" }, "Close"));
-  return made;
+  return tool(words, drawing, () => hit && step(hit), { disabled: !hit, data: { step: name } });
 }

@@ -1,6 +1,6 @@
 /* Single keys for those who like them (they can be turned off), and a sheet that lists them. */
 
-import { bytesText, button, el, icon, whole } from "./dom.js";
+import { bytesText, el, tool, whole } from "./dom.js";
 import { camera, pick } from "./intake.js";
 import { ownsCodebooks } from "./kinds.js";
 import { choice, facts } from "./store.js";
@@ -81,8 +81,7 @@ function showKeys() {
   const box = el("input", { id: "keys-on", type: "checkbox" });
   box.checked = !off();
   box.addEventListener("change", () => choice.set("keys", box.checked ? "on" : "off"));
-  const close = button("", { class: "tool", title: "Close", on: { click: () => sheet.close() } });
-  close.append(icon("close"), el("span", { class: "unseen" }, "Close"));
+  const close = tool("Close", "close", () => sheet.close());
   sheet.replaceChildren(
     el(
       "header",

@@ -2,20 +2,10 @@
    use the picture. */
 
 import * as api from "./api.js";
-import {
-  button,
-  el,
-  hueOfMany,
-  icon,
-  labelText,
-  picture,
-  plural,
-  thumbnail,
-  whole,
-} from "./dom.js";
+import { el, hueOfMany, labelText, picture, plural, thumbnail, tool, whole } from "./dom.js";
 import { problem, say, state } from "./notify.js";
 import { Plot } from "./plot.js";
-import { walkable } from "./results.js";
+import { imageLink, walkable } from "./results.js";
 import { fromImage } from "./route.js";
 import { facts } from "./store.js";
 
@@ -94,7 +84,7 @@ export function mapView(app) {
     const refresh = () => {
       const seen = plot.seen(LISTED);
       listTitle.textContent = seen.length ? "In sight" : "Nothing in sight";
-      list.replaceChildren(...seen.map(imageLink));
+      list.replaceChildren(...seen.map((point) => imageLink(point, 192)));
     };
     plot.addEventListener("view", refresh);
     showLegend(legend, names, points);
@@ -102,11 +92,6 @@ export function mapView(app) {
   }
 
   function controls() {
-    const tool = (words, drawing, act) => {
-      const made = button("", { class: "tool", title: words, on: { click: act } }, icon(drawing));
-      made.append(el("span", { class: "unseen" }, words));
-      return made;
-    };
     return el(
       "div",
       { class: "map-tools" },
@@ -204,15 +189,3 @@ const methodText = (method) =>
   method?.toLowerCase() === "pca"
     ? "two main directions of their codes (PCA)"
     : `drawn by ${method}`;
-
-const imageLink = (point) =>
-  el(
-    "li",
-    { class: "start" },
-    el(
-      "a",
-      { href: fromImage(point.id), title: `Search from ${point.id}` },
-      picture(thumbnail(point, 192), { width: 192, height: 192 }),
-      el("span", {}, labelText(point.label)),
-    ),
-  );

@@ -4,6 +4,19 @@ import { decimals, el, icon, labelText, likely, percent, picture, thumbnail } fr
 import { marks } from "./pointing.js";
 import { fromImage } from "./route.js";
 
+/** An image to search from: its picture, `size` pixels wide, above its label. */
+export const imageLink = (image, size) =>
+  el(
+    "li",
+    { class: "start" },
+    el(
+      "a",
+      { href: fromImage(image.id), title: `Search from ${image.id}` },
+      picture(thumbnail(image, size), { width: size, height: size }),
+      el("span", {}, labelText(image.label)),
+    ),
+  );
+
 /**
  * One hit.
  * @param {object} hit Of a SearchAnswer.
