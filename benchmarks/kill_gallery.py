@@ -93,8 +93,8 @@ def code_of(name: str, salt: int) -> np.ndarray[Any, np.dtype[np.uint8]]:
     return np.random.default_rng([int(name), salt]).integers(SIZE, size=BOOKS, dtype=np.uint8)
 
 
-def draw_change(generator: random.Random, state: State, kind: str = "") -> Change:
-    """Draw the next change, of a kind or of any."""
+def draw_change(generator: random.Random, state: State, kind: str) -> Change:
+    """Draw the next change, of a kind, or of any if that is empty."""
     kind = kind or generator.choice(("add", *KINDS))
     salt = generator.randrange(1 << 30)
     if kind == "delete":
@@ -193,6 +193,30 @@ def answer_of(work: Callable[[Callable[[str], None]], None]) -> str:
     return said
 
 
+def kill_worker(
+    work: Callable[[Callable[[str], None]], None], *, begun: int, seconds: float
+) -> list[str]:
+    """Do some work in a child, and kill it some seconds after it has said "begin" `begun` times.
+
+    Returns the lines that it said. A child that ends by itself ends the benchmark.
+    """
+    child, pipe = in_child(work)
+    with os.fdopen(pipe) as stream:
+        said: list[str] = []
+        while sum(line.startswith("begin") for line in said) < begun:
+            said.append(stream.readline())
+            if not said[-1]:  # it has ended
+                break
+        time.sleep(seconds)
+        os.kill(child, signal.SIGKILL)
+        said += stream.read().splitlines()
+    _, status = os.waitpid(child, 0)
+    failure = [line for line in said if line.startswith("failed")]
+    if failure or not os.WIFSIGNALED(status):
+        raise SystemExit(f"The worker ended by itself: {failure or said[-1:]}")
+    return said
+
+
 def kill_once(
     folder: Path, state: State, generator: random.Random, kind: str, took: dict[str, float]
 ) -> tuple[State, str, str]:
@@ -216,18 +240,7 @@ def kill_once(
             say(f"done {number} {time.monotonic() - start}")
         signal.pause()  # all done before the killer came: it comes yet
 
-    child, pipe = in_child(work)
-    with os.fdopen(pipe) as stream:
-        said: list[str] = []
-        while sum(line.startswith("begin") for line in said) <= aim:
-            said.append(stream.readline())
-        time.sleep(generator.random() * took.get(kind, 0.0))
-        os.kill(child, signal.SIGKILL)
-        said += stream.read().splitlines()
-    _, status = os.waitpid(child, 0)
-    failure = [line for line in said if line.startswith("failed")]
-    if failure or not os.WIFSIGNALED(status):
-        raise SystemExit(f"The worker ended by itself: {failure or said[-1:]}")
+    said = kill_worker(work, begun=aim + 1, seconds=generator.random() * took.get(kind, 0.0))
     seconds = [float(line.split()[2]) for line in said if line.startswith("done")]
     finished = len(seconds)
     took |= {change.kind: spent for change, spent in zip(changes, seconds, strict=False)}

@@ -18,7 +18,6 @@ import json
 import os
 import random
 import shutil
-import signal
 import sys
 import tempfile
 import time
@@ -33,7 +32,7 @@ from provenance import provenance
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # small matrices: threads would only wait
 
 import numpy as np
-from kill_gallery import answer_of, in_child
+from kill_gallery import answer_of, in_child, kill_worker
 from PIL import Image
 
 from phpq.additive import fit_additive
@@ -233,15 +232,8 @@ def kill_once(
             say("done")
 
     reader, answers = in_child(lambda say: search_on(folder, stop, say))
-    child, pipe = in_child(work)
-    with os.fdopen(pipe) as stream:
-        said = [stream.readline()]
-        time.sleep(generator.random() * 2 * seconds)  # a reader works too
-        os.kill(child, signal.SIGKILL)
-        said += stream.read().splitlines()
-    _, status = os.waitpid(child, 0)
-    if any(line.startswith("failed") for line in said) or not os.WIFSIGNALED(status):
-        raise SystemExit(f"The worker ended by itself: {said[-1:]}")
+    # A reader works too: twice the time.
+    said = kill_worker(work, begun=1, seconds=generator.random() * 2 * seconds)
     done = sum(line.startswith("done") for line in said)
     begun = sum(line.startswith("begin") for line in said)
     last, coming = planned[done][0], planned[done + 1][0]
