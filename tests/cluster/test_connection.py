@@ -10,7 +10,7 @@ import pytest
 
 from phpq.cluster import connection
 from phpq.cluster.connection import connected, import_ray, import_serve, is_address
-from phpq.errors import ConfigError
+from phpq.errors import ConfigError, MissingExtraError
 
 
 @pytest.mark.parametrize(
@@ -44,7 +44,7 @@ def test_without_ray_the_message_says_how_to_install_it(monkeypatch: pytest.Monk
         return real(name, *rest, **more)
 
     monkeypatch.setattr(builtins, "__import__", without)
-    with pytest.raises(ConfigError, match=r"phpq\[ray\]"):
+    with pytest.raises(MissingExtraError, match=r"--ray needs the package 'ray'.*phpq\[ray\]"):
         import_ray()
 
 

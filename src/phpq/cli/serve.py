@@ -141,7 +141,7 @@ def _gallery_and_shards(
 ) -> Iterator[tuple[Gallery, Shards | None]]:
     """Open a gallery, and start its shards if there are to be some."""
     # Before torch is loaded: threads of the model that wait for each other must not keep the cores
-    # busy that decoders and searches need. On a busy machine it answered several times faster so.
+    # busy that decoders and searches need.
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
     from phpq.gallery import Gallery

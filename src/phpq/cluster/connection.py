@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from phpq.errors import ConfigError
+from phpq.errors import ConfigError, missing_extra
 
 LOCAL = "local"  # a cluster on this machine, for the length of the command
 NAMESPACE = "phpq"
@@ -28,7 +28,7 @@ def is_address(text: str) -> bool:
 
 
 def import_ray() -> Any:
-    """Return the module `ray`; a `ConfigError` says how to install it."""
+    """Return the module `ray`; a `MissingExtraError` says how to install it."""
     # Read when Ray is imported. Nothing is reported to anyone; and workers use the environment that
     # this process runs in, where Ray would otherwise pack the project and build another for each.
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
@@ -37,10 +37,8 @@ def import_ray() -> Any:
     try:
         import ray
     except ImportError as error:
-        raise ConfigError(
-            "Ray is not installed; it is needed for --ray. Install it with: pip install "
-            "'phpq[ray]'. Without --ray everything runs in this process."
-        ) from error
+        advice = "Without --ray everything runs in this process."
+        raise missing_extra(ImportError(name="ray"), "--ray", advice) from error
     return ray
 
 
@@ -64,7 +62,8 @@ def connected(address: str = LOCAL, **local: Any) -> Iterator[Any]:
         local: Options of `ray.init` for a cluster that is started here, such as num_cpus.
 
     Raises:
-        ConfigError: If Ray is not installed, or there is no cluster at the address.
+        ConfigError: If there is no cluster at the address.
+        MissingExtraError: If Ray is not installed.
     """
     if not is_address(address):
         raise ConfigError(

@@ -47,7 +47,7 @@ AS_PRINTED = (
     "quantizer.init=xavier",  # open; as in MeCoQ and HCQ, by the same authors
     "data.eval_size=224",  # open; images are encoded at the size of the training crops
 )
-# Ours with larger views: training takes 1.6 times as long, encoding 1.5 times.
+# Ours with larger views: better and slower, see docs/decisions/0003.
 LARGE_VIEWS = ("data.crop_size=288", "data.eval_size=352")
 # Recipes of PHPQ by name, as in --recipe.
 READINGS = {"ours": (), "large": LARGE_VIEWS, "paper": AS_PRINTED}
