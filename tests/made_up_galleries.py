@@ -15,6 +15,7 @@ from phpq.codes import Codebooks, FloatArray, QueryNorm, Space
 from phpq.config import DataConfig
 from phpq.gallery import GalleryStore, Record
 from phpq.gallery.folder import new_manifest, new_own_manifest
+from phpq.gallery.views import Views
 
 if TYPE_CHECKING:
     from phpq.model import Model
@@ -133,3 +134,8 @@ class FakeModel:
         if space == "general":
             return general_embedding(pixels[:, :, 0, 0])
         return self.codebooks.decode(np.ascontiguousarray(pixels[:, :, 0, 0] // 64))
+
+
+def make_views(folder: Path, **options: Any) -> Views:
+    """Return the views of a gallery of made-up codes."""
+    return Views(folder, lambda _: FakeModel().model, **options)

@@ -24,6 +24,7 @@ from made_up_galleries import (
     make_record,
     make_store,
     make_ties,
+    make_views,
 )
 from own_galleries import filled, query_for, view_of
 from phpq.errors import FormatError
@@ -32,7 +33,6 @@ from phpq.gallery import _copy as module
 from phpq.gallery._copy import COPY, EMBEDDINGS, read_copy
 from phpq.gallery.folder import HINT, IMAGES
 from phpq.gallery.view import GalleryView, Page
-from phpq.gallery.views import Views
 
 ODD = {"year": 1999, "seen": date(2024, 5, 1), "at": datetime(2024, 5, 1, tzinfo=UTC), "wet": True}
 CHANGES: dict[str, Callable[[GalleryStore], Any]] = {
@@ -64,7 +64,7 @@ def made(folder: Path, *, keep: bool = False) -> GalleryStore:
 
 def copied(folder: Path) -> Path:
     """Read a gallery as a command does, and see that it left a copy."""
-    assert len(Views(folder, make_codebooks()).current)
+    assert len(make_views(folder).current)
     assert read_copy(folder) is not None
     return folder
 
@@ -124,13 +124,14 @@ class Missing:
             raise ModuleNotFoundError(name)
 sys.meta_path.insert(0, Missing())
 from pathlib import Path
+from types import SimpleNamespace
 import numpy as np
 from phpq.codes import Codebooks
 from phpq.gallery.view import Page
 from phpq.gallery.views import Views
 words = np.tile(np.eye(4, 2, dtype=np.float32) + 1, (3, 1, 1))
 words /= np.linalg.norm(words, axis=2, keepdims=True)
-views = Views(Path({str(folder)!r}), Codebooks(words))
+views = Views(Path({str(folder)!r}), lambda _: SimpleNamespace(codebooks=Codebooks(words)))
 page = Page(labels=("a", "c"), top_k=5)
 print([hit.metadata["seen"] for hit in views.current.search(np.ones(6, np.float32), page)])
 """
@@ -165,7 +166,7 @@ def test_a_store_that_writes_leaves_its_copy(tmp_path: Path) -> None:
 
 def test_a_version_that_is_gone_is_left_for_the_newest(tmp_path: Path) -> None:
     folder = copied(made(tmp_path / "g").folder)
-    store, views = GalleryStore.open(folder), Views(folder, make_codebooks())
+    store, views = GalleryStore.open(folder), make_views(folder)
     assert views.current.store.copied is not None
     GalleryStore.open(folder).compact()
     store.refresh()
@@ -220,7 +221,7 @@ def test_a_gallery_that_has_lost_a_file_says_so_as_without_a_copy(
             each.unlink()
     assert read_copy(folder) is None
     with pytest.raises(FormatError, match="verify --repair"):
-        Views(folder, make_codebooks()).current.search(make_queries(1)[0], Page())
+        make_views(folder).current.search(make_queries(1)[0], Page())
 
 
 def test_a_folder_that_changes_while_it_is_listed_is_not_trusted(
@@ -249,11 +250,11 @@ def test_who_cannot_write_reads_all_the_same(
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(module, "replacing", full)
-    assert len(Views(folder, make_codebooks()).current) == 58
+    assert len(make_views(folder).current) == 58
     assert not (folder / COPY).exists()
     monkeypatch.undo()
     monkeypatch.setattr(module, "_MAX_ROWS", 57)
-    assert len(Views(folder, make_codebooks()).current) == 58
+    assert len(make_views(folder).current) == 58
     assert not (folder / COPY).exists()
 
 
@@ -282,7 +283,7 @@ def test_no_reader_sees_less_than_was_committed_before_it_came(tmp_path: Path) -
     def read() -> None:
         while not done.is_set():
             before = committed[-1]
-            views = Views(store.folder, make_codebooks())  # leave a copy each time
+            views = make_views(store.folder)  # leave a copy each time
             found = views.read(lambda view: view.search(make_queries(1)[0], Page(top_k=99)))
             if len(found) < before:
                 failures.append((len(found), before))

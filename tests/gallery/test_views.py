@@ -13,12 +13,18 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from made_up_galleries import make_codebooks, make_queries, make_record, make_store, plain_scan
+from made_up_galleries import (
+    make_codebooks,
+    make_queries,
+    make_record,
+    make_store,
+    make_views,
+    plain_scan,
+)
 from phpq.errors import FormatError
 from phpq.gallery import GalleryStore, Record, views
 from phpq.gallery.folder import new_manifest
 from phpq.gallery.view import GalleryView, Page
-from phpq.gallery.views import Views
 
 NAMES = st.sampled_from([f"n{number}" for number in range(12)])
 IMAGES = st.dictionaries(
@@ -38,7 +44,7 @@ class GalleryLaw(RuleBasedStateMachine):
     def create(self) -> None:
         self.home = Path(tempfile.mkdtemp(prefix="phpq-law-"))
         self.store = make_store(self.home / "g")
-        self.views = Views(self.home / "g", make_codebooks())
+        self.views = make_views(self.home / "g")
         self.other = GalleryStore.open(self.home / "g")  # a second process, as it were
         self.expected: dict[str, Record] = {}
 
@@ -85,7 +91,7 @@ class GalleryLaw(RuleBasedStateMachine):
     @rule()
     def reopen(self) -> None:
         self.store = GalleryStore.open(self.home / "g")
-        self.views = Views(self.home / "g", make_codebooks())
+        self.views = make_views(self.home / "g")
 
     @invariant()
     def search_equals_the_plain_scan(self) -> None:
@@ -127,7 +133,7 @@ def test_one_load_serves_all_who_wait_for_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store = start(tmp_path / "g")
-    held = Views(tmp_path / "g", make_codebooks())
+    held = make_views(tmp_path / "g")
     held.reload()
     loads: list[int] = []
 
@@ -150,7 +156,7 @@ def test_one_load_serves_all_who_wait_for_it(
 
 def test_a_version_that_was_compacted_away_is_replaced(tmp_path: Path) -> None:
     store = start(tmp_path / "g")
-    held = Views(tmp_path / "g", make_codebooks())
+    held = make_views(tmp_path / "g")
     held.reload()
     store.delete(["i0"])
     store.compact()
@@ -159,7 +165,7 @@ def test_a_version_that_was_compacted_away_is_replaced(tmp_path: Path) -> None:
 
 def test_damage_that_stays_is_not_hidden(tmp_path: Path) -> None:
     start(tmp_path / "g")
-    held = Views(tmp_path / "g", make_codebooks())
+    held = make_views(tmp_path / "g")
     calls: list[GalleryView] = []
 
     def broken(view: GalleryView) -> None:
@@ -173,7 +179,7 @@ def test_damage_that_stays_is_not_hidden(tmp_path: Path) -> None:
 
 def test_a_gallery_of_another_model_does_not_take_the_place_of_the_first(tmp_path: Path) -> None:
     start(tmp_path / "g")
-    held = Views(tmp_path / "g", make_codebooks())
+    held = make_views(tmp_path / "g")
     before = held.reload()
     shutil.rmtree(tmp_path / "g")
     GalleryStore.create(tmp_path / "g", new_manifest(make_codebooks(), "another"))
@@ -184,7 +190,7 @@ def test_a_gallery_of_another_model_does_not_take_the_place_of_the_first(tmp_pat
 
 def test_a_version_can_be_named(tmp_path: Path) -> None:
     store = start(tmp_path / "g")
-    held, version = Views(tmp_path / "g", make_codebooks()), store.version
+    held, version = make_views(tmp_path / "g"), store.version
     store.put([make_record("new", 3)])
     assert len(held.at(version)) == 8
     assert held.at(version) is held.current

@@ -13,11 +13,10 @@ from PIL import Image
 from prometheus_client.parser import text_string_to_metric_families
 
 from finished_runs import copy_run
-from made_up_galleries import make_codebooks, make_record, make_store
+from made_up_galleries import make_record, make_store, make_views
 from phpq.data import write_plumage
 from phpq.errors import BadImageError
 from phpq.gallery import Gallery, GalleryStore
-from phpq.gallery.views import Views
 from phpq.serve._refusals import Refused
 from phpq.serve.services import Follower, Metrics, Services
 from phpq.serve.settings import ServerSettings
@@ -65,7 +64,7 @@ def start(folder: Path, count: int = 8) -> GalleryStore:
 def test_a_change_appears_by_itself(tmp_path: Path) -> None:
     store = start(tmp_path / "g")
     seen: list[int] = []
-    views = Views(tmp_path / "g", make_codebooks(), changed=lambda fresh: seen.append(len(fresh)))
+    views = make_views(tmp_path / "g", changed=lambda fresh: seen.append(len(fresh)))
     views.reload()
     follower = Follower(views, seconds=0.01)
     follower.start()
@@ -80,7 +79,7 @@ def test_a_change_appears_by_itself(tmp_path: Path) -> None:
 
 def test_a_damaged_gallery_leaves_the_old_view(tmp_path: Path) -> None:
     store = start(tmp_path / "g")
-    views = Views(tmp_path / "g", make_codebooks())
+    views = make_views(tmp_path / "g")
     views.reload()
     follower = Follower(views, seconds=0.01)
     store.put([make_record("new", 3)])
@@ -96,7 +95,7 @@ def test_readers_never_see_a_half_state(tmp_path: Path) -> None:
     store = start(tmp_path / "g", 0)
     names = [f"i{n}" for n in range(12)]
     store.put([make_record(name, n, generation=0) for n, name in enumerate(names)])
-    views = Views(tmp_path / "g", make_codebooks())
+    views = make_views(tmp_path / "g")
     views.reload()
     with reading_generations(views, 12) as readers:
         for generation in range(1, 8):

@@ -9,13 +9,12 @@ from pathlib import Path
 import pytest
 from ray import cloudpickle
 
-from made_up_galleries import make_codebooks, make_queries, make_record, make_store
+from made_up_galleries import make_codebooks, make_queries, make_record, make_store, make_views
 from own_galleries import filled, fit_again, query_for
 from phpq.errors import ConfigError, FormatError
 from phpq.gallery import GalleryStore
 from phpq.gallery.shards import Request, Search, Shard, Shards
 from phpq.gallery.view import GalleryView, Page
-from phpq.gallery.views import Views
 from phpq.serve._refusals import Refused
 from phpq.serve.settings import Sharding
 from phpq.serve.shard_replica import ShardHost, application_name, deployment_name
@@ -212,7 +211,7 @@ def test_no_answer_mixes_versions_while_the_gallery_changes(tmp_path: Path) -> N
     names = [f"i{n}" for n in range(12)]
     store.put([make_record(name, n, generation=0) for n, name in enumerate(names)])
     shards, handles = twin_shards(tmp_path / "g", make_codebooks(), Sharding(shards=3))
-    views = Views(tmp_path / "g", make_codebooks(), shards=shards)
+    views = make_views(tmp_path / "g", shards=shards)
     views.reload()
     with reading_generations(views, 12) as readers:
         for generation in range(1, 7):

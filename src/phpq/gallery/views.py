@@ -8,7 +8,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
-from phpq.codes import Codebooks
 from phpq.errors import FormatError
 from phpq.gallery.folder import Manifest, newest_seen
 from phpq.gallery.shards import Shards
@@ -26,14 +25,14 @@ _PAUSE = 0.05  # seconds between two attempts
 class Views:
     """Holds the current view of a gallery, loaded on first use.
 
-    `made_by` gives the model of a version; or it is the codebooks of the model of all versions, if
-    no images need to be embedded. `changed` is called with each new view before it is used.
+    `made_by` gives the model of a version. `changed` is called with each new view before it is
+    used.
     """
 
     def __init__(
         self,
         folder: Path,
-        made_by: Codebooks | Callable[[Manifest], Model],
+        made_by: Callable[[Manifest], Model],
         *,
         shards: Shards | None = None,
         changed: Callable[[GalleryView], None] = lambda _: None,
@@ -105,11 +104,8 @@ class Views:
                 f"The gallery {str(self.folder)!r} was made anew, perhaps by another model, while "
                 "it was open. Open it again, or start the server again."
             )
-        if isinstance(self._made_by, Codebooks):
-            view = GalleryView(store, self._made_by, self._shards)
-        else:
-            model = self._made_by(store.manifest)
-            view = GalleryView(store, model.codebooks, self._shards, model)
+        model = self._made_by(store.manifest)
+        view = GalleryView(store, model.codebooks, self._shards, model)
         if held is None:  # only once: a gallery may change all the time
             store.copy()
         return view
