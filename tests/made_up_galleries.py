@@ -15,6 +15,7 @@ from phpq.codes import Codebooks, FloatArray, QueryNorm, Space
 from phpq.config import DataConfig
 from phpq.gallery import GalleryStore, Record
 from phpq.gallery.folder import new_manifest, new_own_manifest
+from phpq.gallery.view import GalleryView
 from phpq.gallery.views import Views
 
 if TYPE_CHECKING:
@@ -139,3 +140,8 @@ class FakeModel:
 def make_views(folder: Path, **options: Any) -> Views:
     """Return the views of a gallery of made-up codes."""
     return Views(folder, lambda _: FakeModel().model, **options)
+
+
+def record_at(view: GalleryView, place: int) -> Record:
+    """Return the image at a place in the order of insertion."""
+    return view.find(view.summaries(np.array([place]))[0].id)[1]

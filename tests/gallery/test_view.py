@@ -19,6 +19,7 @@ from made_up_galleries import (
     make_ties,
     plain_float_score,
     plain_scan,
+    record_at,
 )
 from own_galleries import KINDS, add, filled, pictures, query_for, view_of
 from phpq.additive import softmax
@@ -97,10 +98,11 @@ def test_an_image_is_found_by_id_and_by_uri(tmp_path: Path) -> None:
     for place, record in enumerate(records.values()):
         assert view.find(record.id)[0] == place
         assert view.find_uri(str(record.uri))[0] == place
-        assert view.record(place).id == record.id
+        assert record_at(view, place).id == record.id
         assert view.find(record.id)[0] == place  # now from what is remembered
-    places = np.array([3, 0, 39])
-    for image, record in zip(view.summaries(places), map(view.record, places), strict=True):
+    places, made = np.array([3, 0, 39]), list(records.values())
+    for place, image in zip(places.tolist(), view.summaries(places), strict=True):
+        record = made[place]
         assert (image.id, image.label) == (record.id, record.label)
         assert np.array_equal(image.code, record.code)
     assert not view.summaries(places[:0])
@@ -119,10 +121,10 @@ def test_names_hold_after_deletion_and_replacement(tmp_path: Path) -> None:
     store.compact()
     view = GalleryView(store, make_codebooks())
     kept = {f"i{n}" for n in range(20) if n % 3} | {"i40"}
-    assert {view.record(place).id for place in range(len(view))} == kept
+    assert {record_at(view, place).id for place in range(len(view))} == kept
     for name in kept:
         place, _ = view.find(name)
-        assert view.record(place).id == name
+        assert record_at(view, place).id == name
 
 
 def test_nothing_changes_while_others_write(tmp_path: Path) -> None:
@@ -143,7 +145,7 @@ def test_a_search_by_id_is_the_one_of_the_library() -> None:
     for rerank in (0, 12):
         for name in ids()[:4]:
             place, _ = view.find(name)
-            query = view.query_of(view.record(place))
+            query = view.query_of(record_at(view, place))
             found = view.search(query, Page(top_k=5, rerank=rerank), leave_out=(place,))
             expected = gallery.search_id(name, 5, rerank=rerank)
             assert [hit.id for hit in found] == [hit.id for hit in expected]
@@ -155,7 +157,7 @@ def test_a_search_by_id_is_the_one_of_the_library() -> None:
 def test_what_the_gallery_refuses_is_refused_in_the_same_words(tmp_path: Path) -> None:
     gallery = Gallery.open(shared_gallery(), device="cpu")
     view = GalleryView(GalleryStore.open(shared_gallery()), gallery.model.codebooks)
-    query = view.query_of(view.record(0))
+    query = view.query_of(record_at(view, 0))
     with pytest.raises(ConfigError) as ours:
         view.search(query, Page(top_k=9, rerank=3))
     with pytest.raises(ConfigError) as theirs:

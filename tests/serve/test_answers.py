@@ -9,7 +9,7 @@ from urllib.parse import parse_qs, urlsplit
 import numpy as np
 import pytest
 
-from made_up_galleries import make_record, make_store
+from made_up_galleries import make_record, make_store, record_at
 from own_galleries import view_of
 from phpq.errors import ConfigError
 from phpq.gallery import Gallery, GalleryStore, Record
@@ -42,7 +42,7 @@ def test_an_address_survives_any_id(name: str) -> None:
 
 
 def test_a_code_goes_out_and_comes_back(view: GalleryView) -> None:
-    code = view.record(3).code
+    code = record_at(view, 3).code
     assert np.array_equal(parse_code(code.tobytes().hex(), view), code)
     found = search_named(view, BatchQuery(code=code.tobytes().hex()), Page(top_k=24))
     assert ids()[3] in {hit.id for hit in found.hits if hit.share > 0.999}
@@ -52,7 +52,7 @@ def test_a_code_goes_out_and_comes_back(view: GalleryView) -> None:
 
 
 def test_a_query_is_named_in_exactly_one_way(view: GalleryView) -> None:
-    record = view.record(2)
+    record = record_at(view, 2)
     by_id = search_named(view, BatchQuery(id=record.id), Page())
     by_uri = search_named(view, BatchQuery(uri=record.uri), Page())
     assert by_id.hits == by_uri.hits
@@ -66,7 +66,7 @@ def test_a_query_is_named_in_exactly_one_way(view: GalleryView) -> None:
 
 
 def test_ranks_follow_the_page_and_shares_are_parts_of_one(view: GalleryView) -> None:
-    found = search_upload(view, view.query_of(view.record(0)), Page(top_k=4, offset=3))
+    found = search_upload(view, view.query_of(record_at(view, 0)), Page(top_k=4, offset=3))
     assert [hit.rank for hit in found.hits] == [4, 5, 6, 7]
     assert all(0 <= hit.share <= 1 for hit in found.hits)
     assert [hit.score for hit in found.hits] == sorted([h.score for h in found.hits], reverse=True)

@@ -13,7 +13,7 @@ from PIL import Image
 from prometheus_client.parser import text_string_to_metric_families
 
 from finished_runs import copy_run
-from made_up_galleries import make_record, make_store, make_views
+from made_up_galleries import make_record, make_store, make_views, record_at
 from phpq.data import write_plumage
 from phpq.errors import BadImageError
 from phpq.gallery import Gallery, GalleryStore
@@ -49,7 +49,7 @@ def test_an_upload_is_embedded_as_the_library_does_it(services: Services, tmp_pa
         services.embed(view, b"notes", "notes.txt")
     with pytest.raises(Refused, match="20,001 bytes"):
         services.embed(view, bytes(20_001), "a.png")
-    png = services.heat_png(view, photo(), "a.jpg", view.record(1).code)
+    png = services.heat_png(view, photo(), "a.jpg", record_at(view, 1).code)
     with Image.open(io.BytesIO(png)) as image:
         assert image.format == "PNG"
     assert services.jobs() == {"searches": 0, "uploads": 0, "writes": 0}
@@ -102,7 +102,7 @@ def test_readers_never_see_a_half_state(tmp_path: Path) -> None:
             store.put([make_record(name, n, generation=generation) for n, name in enumerate(names)])
             wait_until_served(views, store.version)
     assert not readers.mixed
-    assert 7 in readers.seen or views.current.record(0).metadata["generation"] == 7
+    assert 7 in readers.seen or record_at(views.current, 0).metadata["generation"] == 7
     assert len(readers.seen) > 1
 
 

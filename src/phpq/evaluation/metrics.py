@@ -266,12 +266,17 @@ def code_health(codes: CodeArray, codebook_size: int) -> CodeHealth:
     sizes = group_codes(codes).sizes
     dead, entropies = [], []
     for column in codes.T:
-        shares = np.bincount(column, minlength=codebook_size) / len(codes)
-        used = shares[shares > 0]
-        dead.append(int(codebook_size - len(used)))
-        entropies.append(abs(float(-(used * np.log2(used)).sum())))  # abs: no "-0.0"
+        counts = np.bincount(column, minlength=codebook_size)
+        dead.append(int(np.count_nonzero(counts == 0)))
+        entropies.append(entropy_bits(counts))
     largest = float(sizes.max() / len(codes))
     return CodeHealth(len(codes), len(sizes), tuple(dead), tuple(entropies), largest)
+
+
+def entropy_bits(counts: NDArray[np.int64]) -> float:
+    """Return the entropy in bits of a distribution that is given by counts; 0 if all are zero."""
+    shares = counts[counts > 0] / max(1, int(counts.sum()))
+    return abs(float(-(shares * np.log2(shares)).sum()))  # abs: no "-0.0"
 
 
 def _average(groups: TieGroups, terms: Float64Array) -> Float64Array:

@@ -18,6 +18,7 @@ from phpq.codes import (
     group_codes,
 )
 from phpq.errors import ConfigError, ShapeError
+from phpq.evaluation.metrics import entropy_bits
 
 Doubles = NDArray[np.float64]
 
@@ -83,9 +84,7 @@ class CodebookUsage:
     @property
     def entropy_bits(self) -> float:
         """Entropy of the codewords, at most log2 K bits; 0 for an empty gallery."""
-        counts = self.images[self.images > 0]
-        shares = counts / max(1, int(counts.sum()))
-        return abs(float(-(shares * np.log2(shares)).sum()))  # no -0.0
+        return entropy_bits(self.images)
 
     def top_words(self, limit: int) -> IntArray:
         """Return the used codewords, most used first and equal ones in order, `limit` at most."""

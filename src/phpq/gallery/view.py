@@ -176,10 +176,6 @@ class GalleryView:
             "of the gallery can be named by URI; send any other image as an upload."
         )
 
-    def record(self, place: int) -> Record:
-        """Return the image at a place in the order of insertion."""
-        return self.store.take(self._offsets(np.array([place])))[0]
-
     def summaries(self, places: IntArray) -> list[ImageSummary]:
         """Return id, label and code of the images at (n,) places; nothing else is read."""
         return self._summaries(self._offsets(places))

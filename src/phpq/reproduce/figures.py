@@ -30,7 +30,7 @@ from phpq.reproduce.paper import (
     printed_name,
 )
 from phpq.reproduce.store import KeptCodes, Store
-from phpq.reproduce.tables import Records
+from phpq.reproduce.tables import Records, commits_of
 
 QUERIES, TOP_K, REPEATS = 1000, 10, 5
 SHOWN_QUERIES, SHOWN_HITS = 6, 10
@@ -80,7 +80,7 @@ def precision_data(plan: GridPlan, records: Records) -> dict[str, Any]:
         "figure": "pn-curves",
         "dataset": plan.subject.facts(),
         "seed": plan.seeds[0],
-        "commits": _commits(used),
+        "commits": commits_of(used),
         "precision_at": data,
     }
 
@@ -164,7 +164,7 @@ def time_searches(
         "figure": "efficiency",
         "dataset": plan.subject.facts(),
         "seed": plan.seeds[0],
-        "commits": _commits(list(records.values())),
+        "commits": commits_of(records.values()),
         "queries": QUERIES,
         "top_k": TOP_K,
         "repeats": repeats,
@@ -288,7 +288,3 @@ def _figure(content: Mapping[str, Any], name: str, image: bytes, alt: str) -> Fi
 def _figure_section(content: Mapping[str, Any], blocks: list[Any]) -> Section:
     lead = f"Seed {content['seed']}, last epoch. {RECONSTRUCTED}: our reconstruction."
     return Section(TITLES[content["figure"]], tuple(blocks), lead=lead)
-
-
-def _commits(records: list[dict[str, Any]]) -> list[str]:
-    return sorted({record["commit"] for record in records if record["commit"]})

@@ -6,7 +6,7 @@ This is the content of a table's JSON file, from which pages are made.
 from __future__ import annotations
 
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from phpq.config import RECIPES
@@ -61,8 +61,13 @@ def made_by(used: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     machines = [record["hardware"] for record in used]
     return {
         "hardware": [one for n, one in enumerate(machines) if one not in machines[:n]],
-        "commits": sorted({record["commit"] for record in used if record["commit"]}),
+        "commits": commits_of(used),
     }
+
+
+def commits_of(used: Iterable[Mapping[str, Any]]) -> list[str]:
+    """Return the commits of some records, as far as they are known."""
+    return sorted({record["commit"] for record in used if record["commit"]})
 
 
 def _row(
