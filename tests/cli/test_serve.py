@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import signal
 import socket
 import subprocess
@@ -11,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from command_line import refused
+from command_line import phpq, refused
 from phpq.client import Client
 from served_galleries import TOKEN, ids, shared_gallery
 
@@ -106,7 +107,6 @@ def test_a_taken_port_is_said_before_anything_is_loaded(tmp_path: Path) -> None:
         (("--retry", "3"), "--retry is for shards on a Ray cluster"),
         (("--ray", "local", "--shards", "0"), "--shards 0 is not allowed: it must be 1 to"),
         (("--ray", "local", "--replicas", "-1"), "--replicas -1 is not allowed"),
-        (("--ray", "local", "--retry", "0"), "retry_seconds=0.0 is not allowed"),
         (("--ray", "ray://head:10001"), "--ray 'ray://head:10001' cannot be used"),
         (("--ray=birds/",), "--ray 'birds/' cannot be used"),
     ],
@@ -116,6 +116,22 @@ def test_mistakes_are_one_message(
 ) -> None:
     monkeypatch.delenv("PHPQ_TOKEN", raising=False)
     assert expected in refused("serve", tmp_path / "none.gallery", *options)
+
+
+@pytest.mark.parametrize(
+    ("option", "value"),
+    [
+        ("--timeout", "100000"),
+        ("--max-waiting", "1000000"),
+        ("--rate", "1e9"),
+        ("--retry", "0"),
+        ("--max-upload", "5000"),
+    ],
+)
+def test_limits_are_named_as_their_options_are(tmp_path: Path, option: str, value: str) -> None:
+    outcome = phpq("serve", tmp_path / "none.gallery", "--ray", "local", option, value)
+    assert outcome.code == 2
+    assert re.search(f"Invalid value for .*{option}", outcome.err)
 
 
 def test_the_token_of_the_environment_is_checked(

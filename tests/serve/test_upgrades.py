@@ -13,6 +13,7 @@ import pytest
 import requests
 import torch
 from PIL import Image
+from starlette.testclient import TestClient
 
 from phpq.gallery import Gallery, GalleryStore, ingest
 from phpq.gallery.models import MODELS
@@ -43,6 +44,16 @@ def scores(found: Any) -> list[tuple[str, float]]:
 def code_by(model: Any, content: bytes) -> bytes:
     with Image.open(io.BytesIO(content)) as image:
         return bytes(model.encode(image).tobytes())
+
+
+def add_photo(client: TestClient) -> None:
+    added = client.post(
+        "/api/v1/items",
+        files={"image": new_photo(8)},
+        data={"id": "new"},
+        headers={"Authorization": f"Bearer {TOKEN}"},
+    )
+    assert added.json()["added"] == 1
 
 
 def expected(model: Any, folder: Path, query: Image.Image, count: int) -> list[float]:
@@ -117,13 +128,7 @@ def test_a_server_swaps_model_and_codes_together(folder: Path) -> None:
         )
         assert len(explained.json()["shares"]) == 2
         # What is added over HTTP is embedded by the model of the version that it is added to.
-        added = client.post(
-            "/api/v1/items",
-            files={"image": new_photo(8)},
-            data={"id": "new"},
-            headers={"Authorization": f"Bearer {TOKEN}"},
-        )
-        assert added.json()["added"] == 1
+        add_photo(client)
         code = GalleryStore.open(folder).find(["new"])["new"].code
         assert code.tobytes() == code_by(new, new_photo(8))
 
@@ -142,13 +147,7 @@ def test_an_add_that_meets_an_upgrade_is_made_again(
 
     monkeypatch.setattr(ingest, "encode_items", late)
     with served(folder, reload_seconds=3600.0, writable=True, token=TOKEN) as client:
-        added = client.post(
-            "/api/v1/items",
-            files={"image": new_photo(8)},
-            data={"id": "new"},
-            headers={"Authorization": f"Bearer {TOKEN}"},
-        )
-        assert added.json()["added"] == 1
+        add_photo(client)
     assert len(set(seen)) == 2
     code = GalleryStore.open(folder).find(["new"])["new"].code
     assert code.tobytes() == code_by(new, new_photo(8))

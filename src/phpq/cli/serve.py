@@ -54,14 +54,24 @@ def serve(
     ] = 0,
     rate: Annotated[
         float,
-        typer.Option(metavar="N", min=0, help="Requests per second of one client; 0: no limit."),
+        typer.Option(
+            metavar="N", min=0, max=1e8, help="Requests per second of one client; 0: no limit."
+        ),
     ] = 100.0,
     max_waiting: Annotated[
-        int, typer.Option(metavar="N", min=0, help="Requests that may wait; more are refused.")
+        int,
+        typer.Option(
+            metavar="N", min=0, max=100_000, help="Requests that may wait; more are refused."
+        ),
     ] = 64,
     timeout: Annotated[
         float,
-        typer.Option(metavar="SECONDS", min=0.1, help="Time limit of a request, waiting included."),
+        typer.Option(
+            metavar="SECONDS",
+            min=0.1,
+            max=86_400,
+            help="Time limit of a request, waiting included.",
+        ),
     ] = 30.0,
     allow_host: Annotated[
         list[str] | None,
@@ -90,7 +100,12 @@ def serve(
     ] = None,
     retry: Annotated[
         float | None,
-        typer.Option(metavar="SECONDS", help="With --ray: to ask a shard that fails again [10]."),
+        typer.Option(
+            metavar="SECONDS",
+            min=0.1,
+            max=86_400,
+            help="With --ray: to ask a shard that fails again [10].",
+        ),
     ] = None,
 ) -> None:
     """Serve a gallery: a page to search with photos, and an HTTP API (/docs)."""
