@@ -20,6 +20,7 @@ from made_up_galleries import (
     make_store,
     make_views,
     plain_scan,
+    record_at,
 )
 from phpq.errors import FormatError
 from phpq.gallery import GalleryStore, Record, views
@@ -160,7 +161,7 @@ def test_a_version_that_was_compacted_away_is_replaced(tmp_path: Path) -> None:
     held.reload()
     store.delete(["i0"])
     store.compact()
-    assert held.read(lambda view: (len(view), view.record(3).id)) == (7, "i4")
+    assert held.read(lambda view: (len(view), record_at(view, 3).id)) == (7, "i4")
 
 
 def test_damage_that_stays_is_not_hidden(tmp_path: Path) -> None:
