@@ -53,7 +53,14 @@ TABLES: dict[str, Callable[[Load], str]] = {
     "knows.model": tables.knows_scores("knows-model"),
     "knows.parents": tables.knows_parents,
     "compare.page": tables.compare_page,
-    "compare.resnet50": tables.compare_quality("compare-resnet50"),
+    "compare.resnet50": tables.compare_section("compare-resnet50", "What is found"),
+    "compare.tuned": tables.compare_section("compare-tuned", "What is found"),
+    "compare.tuned-1M": tables.compare_section(
+        "compare-tuned", "Weight and speed, 1,000,000 images"
+    ),
+    "compare.tuned-10M": tables.compare_section(
+        "compare-tuned", "Weight and speed, 10,000,000 images"
+    ),
     "pointing.several": tables.pointing_several,
     "pointing.clutter": tables.pointing_clutter,
     "pointing.marks": tables.pointing_marks,

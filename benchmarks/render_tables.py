@@ -322,12 +322,12 @@ def compare_page(load: Load) -> str:
     return page.split("\n", 1)[1].strip()
 
 
-def compare_quality(name: str) -> Callable[[Load], str]:
-    """Return what each way to search finds, of the page of a comparison."""
+def compare_section(name: str, title: str) -> Callable[[Load], str]:
+    """Return one section of the page of a comparison, without its title."""
 
     def render(load: Load) -> str:
         page = render_markdown(build_page(load(name)))
-        return page.split("## What is found\n", 1)[1].split("\n## ", 1)[0].strip()
+        return page.split(f"## {title}\n", 1)[1].split("\n## ", 1)[0].strip()
 
     return render
 
