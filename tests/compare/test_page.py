@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from made_up_comparisons import made_up_content
-from phpq.compare.page import _bytes, build_page, short_name, write_comparison
+from phpq.compare.page import _bytes, _timed_alike, build_page, short_name, write_comparison
 from phpq.report.blocks import Figure, render_markdown
 
 
@@ -30,6 +30,23 @@ def test_rows_that_were_not_encoded_are_told() -> None:
     assert "these repeat" not in render_markdown(build_page(content))
     content["rows"][1]["speeds"][0] |= {"rows": 1000, "encoded": 100}
     assert "beyond 100 these repeat" in render_markdown(build_page(content))
+
+
+def test_speeds_are_drawn_at_one_number_of_rows() -> None:
+    content = made_up_content()
+    first, second = (row["speeds"] for row in content["rows"])
+    assert "not drawn" not in render_markdown(build_page(content))
+    for each in (first, second):
+        each.append(each[0] | {"asked": 10**7, "rows": 10**7, "one_thread": 1.0})
+    assert [_timed_alike(content["rows"])[0], len(_timed_alike(content["rows"])[1])] == [10**7, 2]
+    first.pop()
+    first.append(first[0] | {"asked": 10**7})  # more did not fit
+    size, timed = _timed_alike(content["rows"])
+    assert (size, [value for _, value in timed]) == (48, [1e3, 1e3])
+    first[:] = [one | {"rows": 5} for one in first]
+    size, timed = _timed_alike(content["rows"])
+    assert (size, [value for _, value in timed]) == (10**7, [1.0])
+    assert "not drawn: float." in render_markdown(build_page(content))
 
 
 def test_files_are_written_and_the_page_comes_from_the_data_alone(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
@@ -9,7 +10,6 @@ from typing import Any
 
 from phpq.files import write_bytes, write_json, write_text
 from phpq.report.blocks import (
-    Block,
     Cell,
     Figure,
     Note,
@@ -187,41 +187,60 @@ def _bytes(count: float) -> str:
     return f"{_short_number(size)} {unit}"
 
 
-def _figures(content: Mapping[str, Any], folder: str) -> list[Block]:
-    last = -1
-    figures: list[Block] = []
-    for kind, value, axis in (
-        ("bytes", "memory", "bytes per image in memory"),
-        ("speed", "one_thread", "queries per second, one thread"),
-    ):
-        points = [
-            Point(
-                x=row["speeds"][last][value],
-                y=row["map"] if row["map"] is not None else row["unseen_map"],
-                label=short_name(row["name"]),
-                group=_GROUPS[row["group"]],
-                hollow=row["uses_labels"],
-            )
-            for row in content["rows"]
-            if row["map"] is not None or row["unseen_map"] is not None
-        ]
-        asked = content["rows"][0]["speeds"][last]["asked"]
-        image = plot_points(
+def _figures(content: Mapping[str, Any], folder: str) -> Iterator[Figure]:
+    rows = [r for r in content["rows"] if r["map"] is not None or r["unseen_map"] is not None]
+    asked = rows[0]["speeds"][-1]["asked"]
+    weights = [(row, row["speeds"][-1]["memory"]) for row in rows]
+    yield _figure("bytes", "bytes per image in memory", asked, weights, folder)
+    # Ways that were timed with more rows than others cannot be compared in speed.
+    size, timed = _timed_alike(rows)
+    drawn = {row["name"] for row, _ in timed}
+    others = [short_name(row["name"]) for row in rows if row["name"] not in drawn]
+    note = (
+        f" Timed with other numbers of rows, and not drawn: {'; '.join(others)}." if others else ""
+    )
+    yield _figure("speed", "queries per second, one thread", size, timed, folder, note)
+
+
+def _timed_alike(rows: Sequence[Mapping[str, Any]]) -> tuple[int, list[tuple[Any, float]]]:
+    """Return the number of rows with which most ways were timed, and how fast these were."""
+    speeds = [(row, {one["rows"]: one["one_thread"] for one in row["speeds"]}) for row in rows]
+    counts = Counter(size for _, known in speeds for size in known)
+    size = max(counts, key=lambda one: (counts[one], one))
+    return size, [(row, known[size]) for row, known in speeds if size in known]
+
+
+def _figure(
+    kind: str,
+    axis: str,
+    size: int,
+    values: Sequence[tuple[Mapping[str, Any], float]],
+    folder: str,
+    note: str = "",
+) -> Figure:
+    """Draw quality against a value of each row."""
+    points = [
+        Point(
+            x=value,
+            y=row["map"] if row["map"] is not None else row["unseen_map"],
+            label=short_name(row["name"]),
+            group=_GROUPS[row["group"]],
+            hollow=row["uses_labels"],
+        )
+        for row, value in values
+    ]
+    return Figure(
+        plot_points(
             points,
-            title=f"MAP against {axis.split(',')[0]}, {asked:,} images",
+            title=f"MAP against {axis.split(',')[0]}, {size:,} images",
             labels=(axis, "MAP, %"),
             strong=_GROUPS["phpq"],
-        )
-        figures.append(
-            Figure(
-                image,
-                alt=f"MAP of each way to search against {axis}",
-                caption="Hollow marks use the gallery's labels.",
-                wide=True,
-                file=f"{folder}{PICTURES[kind]}",
-            )
-        )
-    return figures
+        ),
+        alt=f"MAP of each way to search against {axis}",
+        caption=f"Hollow marks use the gallery's labels.{note}",
+        wide=True,
+        file=f"{folder}{PICTURES[kind]}",
+    )
 
 
 def short_name(name: str) -> str:
@@ -234,9 +253,10 @@ def short_name(name: str) -> str:
 def _method(content: Mapping[str, Any]) -> str:
     rate = content["embedding"]["images_per_second"]
     return (
-        f"The trunk embeds {rate:.0f} images a second here, decoding included. All rows of a size "
-        "are timed in turns, in one process; K of PQ and OPQ and the penalty of the linear probe "
-        "are chosen on gallery images, of which a fifth asks, never on the queries."
+        f"The trunk embeds {rate:.0f} images a second here, decoding included. Rows of a size are "
+        "timed in turns, as many as fit into memory together, in one process; K of PQ and OPQ and "
+        "the penalty of the linear probe are chosen on gallery images, of which a fifth asks, "
+        "never on the queries."
     )
 
 
